@@ -1,0 +1,1 @@
+"""Stub until the public names land."""

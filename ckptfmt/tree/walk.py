@@ -1,0 +1,134 @@
+"""Traversals of a tree: its tensors by path, its children, a copy with other leaves.
+
+Shared containers are visited once for each path, as digests and bags count them; the number of
+references is bounded, so a small file cannot expand into an endless tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptfmt.errors import LimitError, TreeError
+from ckptfmt.tree.nodes import Composite, Opaque, Tree, tag_of, tagged
+from ckptfmt.tree.paths import display
+from ckptfmt.tree.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ckptfmt.tree.paths import Key, Path
+
+__all__ = ["MAX_DEPTH", "MAX_REFERENCES", "children", "leaves", "node_at", "select", "tensors"]
+
+MAX_DEPTH = 64
+"""Greatest number of keys in a path."""
+MAX_REFERENCES = 1 << 24
+"""Greatest number of nodes that a tree expands to."""
+
+
+def children(node: Tree) -> Iterable[tuple[Key, Tree]]:
+    """Return the keys and child nodes of a node; none for a leaf.
+
+    A composite has the children ``attributes`` and ``parts``, an opaque node its parts, a list its
+    indices, a set the ordinals of its elements.
+    """
+    if isinstance(node, dict):
+        return node.items()
+    if isinstance(node, list | tuple | set | frozenset):
+        return tuple(enumerate(node))
+    if isinstance(node, Composite):
+        return (("attributes", node.attributes), ("parts", node.parts))
+    if isinstance(node, Opaque):
+        return node.parts.items()
+    return ()
+
+
+def leaves(tree: Tree) -> Iterator[tuple[Path, Tree]]:
+    """Yield the path and value of every node without children, empty containers included.
+
+    Raises
+    ------
+    LimitError
+        The tree is deeper than `MAX_DEPTH` or expands to more than `MAX_REFERENCES` nodes.
+    """
+    count = 0
+    stack: list[Iterator[tuple[Path, Tree]]] = [iter([((), tree)])]
+    while stack:
+        for path, node in stack[-1]:
+            count += 1
+            if count > MAX_REFERENCES:
+                message = f"the tree expands to more than {MAX_REFERENCES} nodes"
+                raise LimitError(message)
+            below = children(node)
+            if not below:
+                yield path, node
+                continue
+            if len(path) >= MAX_DEPTH:
+                message = f"the tree is deeper than {MAX_DEPTH} levels at {display(path[:4])}/..."
+                raise LimitError(message)
+            stack.append(_extend(path, below))
+            break
+        else:
+            stack.pop()
+
+
+def _extend(path: Path, below: Iterable[tuple[Key, Tree]]) -> Iterator[tuple[Path, Tree]]:
+    for key, child in below:
+        yield (*path, key), child
+
+
+def tensors(tree: Tree) -> Iterator[tuple[Path, Tensor]]:
+    """Yield every tensor with its path, through shared containers too."""
+    for path, leaf in leaves(tree):
+        if isinstance(leaf, Tensor):
+            yield path, leaf
+
+
+def node_at(tree: Tree, path: Path) -> Tree:
+    """Return the node at a path.
+
+    Raises
+    ------
+    TreeError
+        There is none.
+    """
+    node = tree
+    for depth, key in enumerate(path):
+        for candidate, child in children(node):
+            if candidate == key and type(candidate) is type(key):
+                node = child
+                break
+        else:
+            message = f"nothing at {display(path[: depth + 1])}"
+            raise TreeError(message)
+    return node
+
+
+def select(tree: Tree, keep: Callable[[Path, Tree], bool]) -> Tree:
+    """Return a copy without the leaves for which `keep` is false; emptied mappings go, others stay.
+
+    Elements of sequences that hold nothing any more become None, so that the others keep their index.
+    """
+    kept = _select(tree, (), keep)
+    return {} if kept is _GONE else kept  # type: ignore[comparison-overlap, return-value]
+
+
+_GONE = object()
+
+
+def _select(node: Tree, path: Path, keep: Callable[[Path, Tree], bool]) -> Tree | object:
+    if not children(node):
+        return node if keep(path, node) else _GONE
+    if isinstance(node, Composite | Opaque | set | frozenset):
+        return node if any(keep((*path, *below), leaf) for below, leaf in leaves(node)) else _GONE
+    below = {key: _select(child, (*path, key), keep) for key, child in children(node)}
+    if all(child is _GONE for child in below.values()):
+        return _GONE
+    copy: Tree
+    if isinstance(node, dict):
+        copy = {key: child for key, child in below.items() if child is not _GONE}  # type: ignore[misc]
+    else:
+        items = [None if child is _GONE else child for child in below.values()]
+        copy = tuple(items) if isinstance(node, tuple) else items  # type: ignore[arg-type, assignment]
+    tag = tag_of(node)
+    return copy if tag is None else tagged(copy, tag)  # type: ignore[type-var]
