@@ -91,10 +91,7 @@ def _table() -> dict[str, DType]:
         "i2": (2, ml_dtypes.int2),
         "u2": (2, ml_dtypes.uint2),
     }
-    table = {
-        name: DType(name, np.dtype(code).itemsize * 8, np.dtype(code))
-        for name, code in plain.items()
-    }
+    table = {name: DType(name, np.dtype(code).itemsize * 8, np.dtype(code)) for name, code in plain.items()}
     table |= {name: DType(name, bits, np.dtype(kind)) for name, (bits, kind) in extended.items()}
     return table
 

@@ -1,0 +1,96 @@
+"""Canonical JSON: the one encoding of a JSON value, so that equal values are equal bytes.
+
+Section 5.1 of ``spec/ckptfmt-1.0.md``: UTF-8, members sorted by code point, no white space, no escapes
+beyond JSON's need, no fractions, no duplicate members. A reader refuses any other encoding of a value.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeAlias
+
+from ckptfmt.errors import FormatError, LimitError, TreeError
+
+__all__ = ["JSON", "MAX_JSON_INT", "dumps", "loads", "parse"]
+
+JSON: TypeAlias = "None | bool | int | str | list[JSON] | dict[str, JSON]"
+
+MAX_JSON_INT = 2**53
+"""Integers beyond this, either sign, are written as hexadecimal strings."""
+
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
+).encode
+
+
+def dumps(value: JSON) -> bytes:
+    """Return the canonical encoding of a value.
+
+    Raises
+    ------
+    TreeError
+        A string is not valid Unicode (it holds a lone surrogate).
+    """
+    try:
+        return _encode(value).encode()
+    except UnicodeEncodeError as error:
+        bad = error.object[max(0, error.start - 20) : error.end + 20]
+        message = f"a string is not valid Unicode: {bad!r}"
+        raise TreeError(message) from None
+
+
+def parse(data: bytes) -> JSON:
+    """Return the value that some UTF-8 JSON encodes, canonical or not, without fractions.
+
+    Raises
+    ------
+    FormatError
+        It is not JSON, or holds a fraction, a NaN or an infinity.
+    LimitError
+        It is nested too deeply.
+    """
+    try:
+        value: JSON = json.loads(data.decode(), parse_float=_refuse, parse_constant=_refuse)
+    except RecursionError:
+        message = "JSON nested too deeply"
+        raise LimitError(message) from None
+    except UnicodeDecodeError as error:
+        message = "not UTF-8"
+        raise FormatError(message, offset=error.start) from None
+    except json.JSONDecodeError as error:
+        message = f"not JSON: {error.msg}"
+        raise FormatError(message, offset=len(error.doc[: error.pos].encode())) from None
+    except ValueError as error:  # a fraction, or an integer of thousands of digits
+        message = f"not canonical JSON: {error}"
+        raise FormatError(message) from None
+    return value
+
+
+def _refuse(text: str) -> JSON:
+    message = f"the number {text[:40]} is not an integer"
+    raise ValueError(message)
+
+
+def loads(data: bytes) -> JSON:
+    """Return the value of a canonical encoding.
+
+    Raises
+    ------
+    FormatError
+        It is not JSON, or not the canonical encoding of its value.
+    LimitError
+        It is nested too deeply.
+    """
+    value = parse(data)
+    try:
+        again = dumps(value)
+    except TreeError as error:
+        raise FormatError(str(error)) from None
+    if again != data:
+        offset = next(
+            (i for i, (a, b) in enumerate(zip(again, data, strict=False)) if a != b),
+            min(len(again), len(data)),
+        )
+        message = "JSON that is not in canonical form"
+        raise FormatError(message, offset=offset)
+    return value
