@@ -6,11 +6,12 @@ references is bounded, so a small file cannot expand into an endless tree.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptfmt.errors import LimitError, TreeError
 from ckptfmt.tree.nodes import Composite, Opaque, Tree, tag_of, tagged
-from ckptfmt.tree.paths import display
+from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["MAX_DEPTH", "MAX_REFERENCES", "children", "leaves", "node_at", "select", "tensors"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_REFERENCES",
+    "Place",
+    "children",
+    "leaves",
+    "node_at",
+    "select",
+    "survey",
+    "tensors",
+]
 
 MAX_DEPTH = 64
 """Greatest number of keys in a path."""
@@ -82,6 +93,90 @@ def tensors(tree: Tree) -> Iterator[tuple[Path, Tensor]]:
     for path, leaf in leaves(tree):
         if isinstance(leaf, Tensor):
             yield path, leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor of a tree.
+
+    Attributes
+    ----------
+    path : Path
+        The first of its paths in canonical order.
+    tensor : Tensor
+    count : int
+        The number of its paths, those through shared containers included.
+    """
+
+    path: Path
+    tensor: Tensor
+    count: int
+
+
+def survey(tree: Tree) -> list[Place]:
+    """Return every tensor object of a tree once, in time that does not grow with what is shared.
+
+    Raises
+    ------
+    LimitError
+        As `leaves`, but without expanding anything.
+    """
+    if isinstance(tree, Tensor):
+        return [Place((), tree, 1)]
+    found: dict[int, tuple[Path, Tensor, int]] = {}
+    known: dict[int, tuple[Path, int, int]] = {id(tree): ((), 1, 0)}  # path, count, greatest depth
+    total = 1
+    for node in reversed(_containers_last_first(tree)):
+        path, count, depth = known[id(node)]
+        if depth >= MAX_DEPTH:
+            raise LimitError(f"the tree is deeper than {MAX_DEPTH} levels at {display(path[:4])}/...")
+        for key, child in children(node):
+            total += count
+            if isinstance(child, Tensor):
+                _meet(found, child, (*path, key), count)
+            elif children(child):
+                _pass(known, child, (*path, key), count, depth + 1)
+        if total > MAX_REFERENCES:
+            raise LimitError(f"the tree expands to more than {MAX_REFERENCES} nodes")
+    return [Place(path, tensor, count) for path, tensor, count in found.values()]
+
+
+def _meet(found: dict[int, tuple[Path, Tensor, int]], tensor: Tensor, path: Path, count: int) -> None:
+    earlier = found.get(id(tensor))
+    if earlier is not None:
+        count += earlier[2]
+        path = min(earlier[0], path, key=encode_path)
+    found[id(tensor)] = (path, tensor, count)
+
+
+def _pass(known: dict[int, tuple[Path, int, int]], node: Tree, path: Path, count: int, depth: int) -> None:
+    # Two paths to one container: neither begins with the other, or it would contain itself. So the lesser
+    # of them stays the lesser whatever key follows.
+    earlier = known.get(id(node))
+    if earlier is not None:
+        count += earlier[1]
+        depth = max(depth, earlier[2])
+        path = min(earlier[0], path, key=encode_path)
+    known[id(node)] = (path, count, depth)
+
+
+def _containers_last_first(tree: Tree) -> list[Tree]:
+    """Return each container once, after everything below it."""
+    order: list[Tree] = []
+    seen: set[int] = set()
+
+    def visit(node: Tree, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise LimitError(f"the tree is deeper than {MAX_DEPTH} levels")
+        for _, child in children(node):
+            if not isinstance(child, Tensor) and id(child) not in seen and children(child):
+                visit(child, depth + 1)
+        seen.add(id(node))
+        order.append(node)
+
+    if children(tree):
+        visit(tree, 0)
+    return order
 
 
 def node_at(tree: Tree, path: Path) -> Tree:
