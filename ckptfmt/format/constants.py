@@ -50,7 +50,9 @@ CHUNKS = "chunks.bin"
 CODECS = ("raw", "zstd", "planes+zstd")
 
 _EXTRA = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_RESERVED = re.compile(r"manifest\.json|provenance\.json|chunks\.bin|data-\d+-of-\d+\.(safetensors|ckz)", re.I)
+_RESERVED = re.compile(
+    r"manifest\.json|provenance\.json|chunks\.bin|data-\d+-of-\d+\.(safetensors|ckz)", re.I
+)
 
 
 def extra_name_allowed(name: str) -> bool:

@@ -1,0 +1,97 @@
+"""The header of a shard: section 9.1 of ``spec/ckptfmt-1.0.md``.
+
+A raw shard's header is that of a safetensors file. Its length is known from the plan, its root only when
+all digests are, so data is written first and headers last; a reader builds it again and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from typing import TYPE_CHECKING
+
+from ckptfmt.errors import FormatError, ReplacedError, TruncatedError
+from ckptfmt.format.constants import ALIGNMENT, MAX_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ckptfmt.tree.dtypes import DType
+
+__all__ = ["check_owner", "encode_header", "header_entry", "header_size", "header_type", "parse_header_size"]
+
+_TYPES = {
+    name: name.upper()
+    for name in ("bool", "u8", "i8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
+} | {"f8_e4m3fn": "F8_E4M3", "f8_e5m2": "F8_E5M2"}
+_quote = json.encoder.encode_basestring
+_OWNER = re.compile(
+    rb'\{"__metadata__":\{"ckptfmt\.root":"([0-9a-f]{64})","ckptfmt\.shard":"(\d{1,9}/\d{1,9})","format":"pt"\}'
+)
+
+
+def header_type(dtype: str) -> str | None:
+    """Return the safetensors name of a type, or None for one that lies as U8."""
+    return _TYPES.get(dtype)
+
+
+def header_entry(name: str, dtype: DType, shape: Sequence[int], begin: int, nbytes: int) -> str:
+    """Return the member of a raw shard's header for one tensor, with the comma before it."""
+    kind = _TYPES.get(dtype.name)
+    shown = ",".join(map(str, shape)) if kind else str(nbytes)
+    return f',{_quote(name)}:{{"dtype":"{kind or "U8"}","shape":[{shown}],"data_offsets":[{begin},{begin + nbytes}]}}'
+
+
+def _owner(root: str, index: int, count: int) -> str:
+    return f'{{"__metadata__":{{"ckptfmt.root":"{root}","ckptfmt.shard":"{index + 1}/{count}","format":"pt"}}'
+
+
+def header_size(entries_size: int, index: int, count: int) -> int:
+    """Return the length of a header whose entries take `entries_size` bytes of UTF-8."""
+    text = len(_owner("0" * 64, index, count)) + entries_size + 1
+    return -(-(8 + text) // ALIGNMENT) * ALIGNMENT
+
+
+def encode_header(root: bytes, index: int, count: int, entries: Iterable[str]) -> bytes:
+    """Return the header of shard `index` (from 0) of `count`."""
+    text = (_owner(root.hex(), index, count) + "".join(entries) + "}").encode()
+    size = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT
+    return struct.pack("<Q", size - 8) + text.ljust(size - 8)
+
+
+def parse_header_size(prefix: bytes, *, file: str, file_size: int) -> int:
+    """Return the length of a header from the first 8 bytes of its file.
+
+    Raises
+    ------
+    TruncatedError, FormatError
+        There are fewer, or they say something that cannot be.
+    """
+    if len(prefix) < 8:
+        raise TruncatedError("the header is cut off", rule="R-040", file=file, offset=len(prefix))
+    size: int = 8 + struct.unpack("<Q", prefix)[0]
+    if size % ALIGNMENT or size > 2 * MAX_HEADER:
+        raise FormatError("the length of the header is impossible", rule="R-041", file=file, offset=0)
+    if size > file_size:
+        raise TruncatedError("the header is cut off", rule="R-040", file=file, offset=file_size)
+    return size
+
+
+def check_owner(header: bytes, root: bytes, index: int, count: int, *, file: str) -> None:
+    """Raise ReplacedError if a header names another checkpoint or another shard; a garbled one passes."""
+    match = _OWNER.match(header, 8)
+    if match is None:
+        return
+    if match[1].decode() != root.hex():
+        raise ReplacedError(
+            f"the file belongs to checkpoint {match[1].decode()}, not to {root.hex()}",
+            rule="R-043",
+            file=file,
+        )
+    if match[2].decode() != f"{index + 1}/{count}":
+        raise ReplacedError(
+            f"the file is shard {match[2].decode()} of its checkpoint, not {index + 1}/{count}",
+            rule="R-043",
+            file=file,
+        )
