@@ -168,6 +168,9 @@ class FileReader:
         if not self._mapped or length == 0:
             return None
         if self._map is None:
+            if self._fd < 0:  # mmap of -1 would be fresh memory: zeros in place of data
+                message = "the file was closed"
+                raise StorageError(message, file=self.name)
             try:
                 self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_COPY)
             except (OSError, ValueError):  # no mappings here (some FUSE file systems): read instead
