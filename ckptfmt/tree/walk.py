@@ -26,6 +26,7 @@ __all__ = [
     "children",
     "leaves",
     "node_at",
+    "replaced",
     "select",
     "survey",
     "tensors",
@@ -189,14 +190,58 @@ def node_at(tree: Tree, path: Path) -> Tree:
     """
     node = tree
     for depth, key in enumerate(path):
-        for candidate, child in children(node):
-            if candidate == key and type(candidate) is type(key):
-                node = child
-                break
+        if isinstance(node, dict) and type(key) is str and key in node:
+            node = node[key]
+        elif isinstance(node, list | tuple) and type(key) is int and 0 <= key < len(node):
+            node = node[key]
         else:
-            message = f"nothing at {display(path[: depth + 1])}"
-            raise TreeError(message)
+            node = _child(node, key, path[: depth + 1])
     return node
+
+
+def _child(node: Tree, key: Key, path: Path) -> Tree:
+    for candidate, child in children(node):
+        if candidate == key and type(candidate) is type(key):
+            return child
+    raise TreeError(f"nothing at {display(path)}")
+
+
+def replaced(tree: Tree, leaf: Callable[[Tensor], Tree]) -> Tree:
+    """Return a copy with other nodes in place of tensors; what is shared stays shared, tags stay.
+
+    Parameters
+    ----------
+    tree : Tree
+    leaf : callable
+        Called once for each tensor object.
+    """
+    return _replaced(tree, leaf, {})
+
+
+def _replaced(node: Tree, leaf: Callable[[Tensor], Tree], done: dict[int, Tree]) -> Tree:
+    if not isinstance(node, Tensor) and not children(node):
+        return node
+    earlier = done.get(id(node))
+    if earlier is not None:
+        return earlier
+    made: Tree
+    if isinstance(node, Tensor):
+        made = leaf(node)
+    elif isinstance(node, dict):
+        made = {key: _replaced(child, leaf, done) for key, child in node.items()}
+    elif isinstance(node, list | tuple):
+        items = [_replaced(child, leaf, done) for child in node]
+        made = items if isinstance(node, list) else tuple(items)
+    elif isinstance(node, Composite):
+        parts = {key: _replaced(child, leaf, done) for key, child in node.parts.items()}
+        made = Composite(node.name, node.attributes, parts)
+    elif isinstance(node, Opaque):
+        made = Opaque(node.name, {key: _replaced(child, leaf, done) for key, child in node.parts.items()})
+    else:
+        made = node  # a set holds no tensors
+    tag = None if isinstance(node, Tensor) else tag_of(node)
+    done[id(node)] = made if tag is None else tagged(made, tag)  # type: ignore[type-var]
+    return done[id(node)]
 
 
 def select(tree: Tree, keep: Callable[[Path, Tree], bool]) -> Tree:

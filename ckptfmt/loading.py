@@ -1,0 +1,145 @@
+"""Load our checkpoints: lazily, verified when bytes are handed out, a box at a time or into given arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ckptfmt.errors import TreeError
+from ckptfmt.parallel.opened import OpenedCheckpoint, RowSource, open_checkpoint
+from ckptfmt.parallel.verifying import problems
+from ckptfmt.registry import adapt
+from ckptfmt.storage.places import prefers_copies
+from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.paths import display, glob_matcher
+from ckptfmt.tree.source import ArraySource
+from ckptfmt.tree.tensor import Tensor
+from ckptfmt.tree.walk import node_at, replaced, select, tensors
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from ckptfmt.tree.nodes import Tree
+
+__all__ = ["Verify", "load"]
+
+Verify: TypeAlias = Literal["access", "full", "none"]
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    verify: Verify = "access",
+    copy: bool | None = None,
+    want: Sequence[str] | None = None,
+    into: object = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Checkpoint:
+    """Open a checkpoint; its tensors are read when they are asked for.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The directory of a checkpoint of our own format (`read` takes files of any format).
+    verify : {"access", "full", "none"}
+        When bytes are compared with their digests: as they are handed out, all now, or never; "none" is
+        told by a finding.
+    copy : bool, optional
+        Whether bytes are read into memory and verified there, rather than mapped from the file, which
+        is faster and as good as the file stays. By default only on network file systems.
+    want : sequence of str, optional
+        Globs of displayed paths; the rest is left out of the tree.
+    into : object, optional
+        Nested dicts and lists of writable numpy arrays, of the shape of the tree or part of it: each is
+        filled with the tensor at its path, and takes its place in the result. Nothing is cast or broadcast.
+    threads : int, optional
+        For ``verify="full"``.
+    progress : callable, optional
+        Called with bytes done and bytes in all.
+
+    Returns
+    -------
+    Checkpoint
+        A context manager; arrays taken from it outlive it.
+
+    Raises
+    ------
+    MissingFileError, FormatError
+        It is no checkpoint, or breaks a rule of its format; `rule` names it.
+    ReplacedError
+        One of its files belongs to another checkpoint.
+    ChecksumError
+        With ``verify="full"``: the first damage; `check` finds all. Else when the bytes are asked for.
+    TreeError
+        `into` does not fit.
+    StorageError
+        It is not there, or cannot be read.
+    """
+    if verify not in ("access", "full", "none"):
+        raise TreeError(f'verify must be "access", "full" or "none", not {verify!r}')
+    mapped = not (prefers_copies(path) if copy is None else copy)
+    opened = open_checkpoint(path, mapped=mapped)
+    try:
+        checkpoint = _checkpoint(opened, verify)
+        if verify == "full":
+            for problem in problems(opened, threads=threads, progress=progress):
+                raise problem
+        if want is not None:
+            checkpoint.tree = _wanted(checkpoint.tree, want)
+        if into is not None:
+            checkpoint.tree = _fill(checkpoint.tree, into)
+    except BaseException:
+        opened.close()
+        raise
+    return checkpoint
+
+
+def _checkpoint(opened: OpenedCheckpoint, verify: Verify) -> Checkpoint:
+    manifest = opened.manifest
+    each = verify == "access"
+    made = [
+        Tensor(
+            row.dtype,
+            row.shape,
+            RowSource(opened, row, verify=each),
+            identity=("row", id(opened), ordinal),
+            digest=row.digest,
+        )
+        for ordinal, row in enumerate(manifest.rows)
+    ]
+    findings: tuple[Finding, ...] = ()
+    if verify == "none":
+        findings = (Finding("unverified", "", Severity.INFO, "digests were not compared"),)
+    return Checkpoint(
+        manifest.tree_with(made),
+        format="ckptfmt",
+        findings=findings,
+        step=manifest.step,
+        root=manifest.root,
+        bag=manifest.bag,
+        close=opened.close,
+    )
+
+
+def _wanted(tree: Tree, patterns: Sequence[str]) -> Tree:
+    matches = glob_matcher(patterns)
+    return select(tree, lambda path, _: matches(display(path)))
+
+
+def _fill(tree: Tree, into: object) -> Tree:
+    """Fill the arrays of `into` and return the tree with them in the places of its tensors."""
+    targets, _ = as_tree(into, adapt=adapt)
+    filled: dict[int, Tensor] = {}
+    for path, target in tensors(targets):
+        tensor = node_at(tree, path)
+        if not isinstance(tensor, Tensor) or not isinstance(target.source, ArraySource):
+            raise TreeError(f"there is no tensor at {display(path)} to fill the given array from")
+        try:
+            tensor.into(target.source.array)
+        except (TreeError, ValueError) as error:
+            raise TreeError(f"{error} at {display(path)}") from None
+        filled[id(tensor)] = target
+    return replaced(tree, lambda tensor: filled.get(id(tensor), tensor))
