@@ -77,6 +77,8 @@ class FormatError(CkptError, ValueError):
         Where: the file (a path or a member name) and the tensor (its displayed path).
     offset : int, optional
         Where in the file, in bytes from its start.
+    chunk : int, optional
+        Which chunk of the tensor.
     """
 
     kind = "malformed"
@@ -89,6 +91,7 @@ class FormatError(CkptError, ValueError):
         file: str | None = None,
         tensor: str | None = None,
         offset: int | None = None,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -96,6 +99,7 @@ class FormatError(CkptError, ValueError):
         self.file = file
         self.tensor = tensor
         self.offset = offset
+        self.chunk = chunk
 
     def located(
         self,
@@ -112,12 +116,14 @@ class FormatError(CkptError, ValueError):
             file=self.file or file,
             tensor=self.tensor or tensor,
             offset=self.offset if self.offset is not None else offset,
+            chunk=self.chunk,
         )
 
     def __str__(self) -> str:
         places = [
             f"file {self.file}" if self.file else "",
             f"tensor {self.tensor}" if self.tensor else "",
+            f"chunk {self.chunk}" if self.chunk is not None else "",
             f"offset {self.offset}" if self.offset is not None else "",
             f"rule {self.rule}" if self.rule else "",
         ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.nodes import Tree
 
-__all__ = ["Verify", "load"]
+__all__ = ["Verify", "checkpoint_of", "load"]
 
 Verify: TypeAlias = Literal["access", "full", "none"]
 
@@ -83,7 +83,7 @@ def load(
     mapped = not (prefers_copies(path) if copy is None else copy)
     opened = open_checkpoint(path, mapped=mapped)
     try:
-        checkpoint = _checkpoint(opened, verify)
+        checkpoint = checkpoint_of(opened, verify)
         if verify == "full":
             for problem in problems(opened, threads=threads, progress=progress):
                 raise problem
@@ -97,7 +97,8 @@ def load(
     return checkpoint
 
 
-def _checkpoint(opened: OpenedCheckpoint, verify: Verify) -> Checkpoint:
+def checkpoint_of(opened: OpenedCheckpoint, verify: Verify) -> Checkpoint:
+    """Return the checkpoint over opened files, which it closes."""
     manifest = opened.manifest
     each = verify == "access"
     made = [

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ckptfmt.errors import (
     ChecksumError,
+    CkptError,
     FormatError,
     LimitError,
     MissingFileError,
@@ -31,6 +33,7 @@ from ckptfmt.tree.paths import display
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Iterator
 
     from ckptfmt.format.manifest import Manifest, TensorRow
     from ckptfmt.storage.reader import FileReader
@@ -113,7 +116,8 @@ class OpenedCheckpoint:
     ----------
     manifest : Manifest
     directory : Directory
-    shards : list of FileReader
+    shards : list of FileReader or None
+        None where the file is missing.
     header_sizes : list of int
         Bytes before each shard's data.
     """
@@ -121,7 +125,7 @@ class OpenedCheckpoint:
     def __init__(self, manifest: Manifest, directory: Directory) -> None:
         self.manifest = manifest
         self.directory = directory
-        self.shards: list[FileReader] = []
+        self.shards: list[FileReader | None] = [None] * len(manifest.shards)
         self._chunks: FileReader | None = None
         sizes = [0] * len(manifest.shards)
         for row in manifest.rows:
@@ -129,15 +133,38 @@ class OpenedCheckpoint:
         self.header_sizes = [shard.size - size for shard, size in zip(manifest.shards, sizes, strict=True)]
         self._good_headers = bytearray(len(manifest.shards))
 
-    def open_files(self, *, mapped: bool = True) -> None:
-        """Open the shards and ``chunks.bin`` and check their sizes (R-002, R-005, R-040, R-050)."""
-        for shard in self.manifest.shards:
-            reader = open_listed(self.directory, shard.name, mapped=mapped)
-            self.shards.append(reader)
-            check_size(reader, shard.size, "R-040")
+    def open_files(self, *, mapped: bool = True, tell: Callable[[CkptError], None] | None = None) -> None:
+        """Open the shards and ``chunks.bin`` and check their sizes (R-002, R-005, R-040, R-050).
+
+        Parameters
+        ----------
+        mapped : bool
+        tell : callable, optional
+            Called with each problem; without it, the first is raised.
+        """
+        for index, shard in enumerate(self.manifest.shards):
+            with _telling(tell):
+                self.shards[index] = open_listed(self.directory, shard.name, mapped=mapped)
+                check_size(self.shard(index), shard.size, "R-040")
         if self.manifest.chunks_size:
-            self._chunks = open_listed(self.directory, CHUNKS)
-            check_size(self._chunks, self.manifest.chunks_size, "R-050")
+            with _telling(tell):
+                self._chunks = open_listed(self.directory, CHUNKS)
+                check_size(self._chunks, self.manifest.chunks_size, "R-050")
+
+    def shard(self, index: int) -> FileReader:
+        """Return the open file of a shard.
+
+        Raises
+        ------
+        MissingFileError
+            It is not there.
+        """
+        return self._there(self.shards[index], self.manifest.shards[index].name)
+
+    def _there(self, reader: FileReader | None, name: str) -> FileReader:
+        if reader is None:
+            raise MissingFileError("the file is missing", rule="R-002", file=self.directory.joined(name))
+        return reader
 
     def check_header(self, index: int) -> None:
         """Check the header of a shard (R-041 to R-043), once for each.
@@ -151,7 +178,7 @@ class OpenedCheckpoint:
         """
         if self._good_headers[index]:
             return
-        manifest, reader = self.manifest, self.shards[index]
+        manifest, reader = self.manifest, self.shard(index)
         count = len(manifest.shards)
         size = self.header_sizes[index]
         header = reader.read(0, size)
@@ -172,14 +199,15 @@ class OpenedCheckpoint:
         ChecksumError
             ``chunks.bin`` is damaged there (R-051).
         """
-        if self._chunks is None or row.chunks is None:
+        if row.chunks is None:
             raise AssertionError(row)
-        digests = self._chunks.read(row.chunks, DIGEST * chunk_count(row.nbytes))
+        chunks = self._there(self._chunks, CHUNKS)
+        digests = chunks.read(row.chunks, DIGEST * chunk_count(row.nbytes))
         if tensor_digest(row.dtype.name, row.shape, digests) != row.digest:
             raise ChecksumError(
                 "the chunk digests do not give the tensor's digest",
                 rule="R-051",
-                file=self._chunks.name,
+                file=chunks.name,
                 offset=row.chunks,
                 tensor=display(row.path),
             )
@@ -197,9 +225,10 @@ class OpenedCheckpoint:
         count = chunk_count(row.nbytes)
         if count <= 1:
             return [(begin, row.length, row.stored or b"")] * count
-        if self._chunks is None or row.chunks is None:
+        if row.chunks is None:
             raise AssertionError(row)
-        data = self._chunks.read(row.chunks + DIGEST * count, (DIGEST + 8) * count)
+        chunks = self._there(self._chunks, CHUNKS)
+        data = chunks.read(row.chunks + DIGEST * count, (DIGEST + 8) * count)
         lengths = np.frombuffer(data, "<u8", count, DIGEST * count).tolist()
         last = row.nbytes - (count - 1) * CHUNK
         bounds = [CHUNK] * (count - 1) + [last]
@@ -207,7 +236,7 @@ class OpenedCheckpoint:
             raise FormatError(
                 "the stored lengths cannot be",
                 rule="R-054",
-                file=self._chunks.name,
+                file=chunks.name,
                 offset=row.chunks + 2 * DIGEST * count,
                 tensor=display(row.path),
             )
@@ -219,11 +248,20 @@ class OpenedCheckpoint:
 
     def close(self) -> None:
         """Close all files. Arrays that were handed out keep their bytes."""
-        for reader in self.shards:
-            reader.close()
-        if self._chunks is not None:
-            self._chunks.close()
+        for reader in (*self.shards, self._chunks):
+            if reader is not None:
+                reader.close()
         self.directory.close()
+
+
+@contextmanager
+def _telling(tell: Callable[[CkptError], None] | None) -> Iterator[None]:
+    try:
+        yield
+    except CkptError as error:
+        if tell is None:
+            raise
+        tell(error)
 
 
 def check_size(reader: FileReader, size: int, rule: str) -> None:
@@ -263,7 +301,7 @@ class RowSource:
         row = self._row
         if row.codec != "raw" or start == stop:
             return None
-        reader = self._opened.shards[row.shard]
+        reader = self._opened.shard(row.shard)
         base = self._opened.header_sizes[row.shard] + row.offset
         data = reader.view(base + start, stop - start)
         if data is None:
@@ -304,9 +342,10 @@ class RowSource:
             good = found == self._digests[index * DIGEST : (index + 1) * DIGEST]
         if not good:
             raise ChecksumError(
-                f"chunk {index} does not match its digest",
+                "the data does not match its digest",
+                chunk=index,
                 rule="R-052",
-                file=self._opened.shards[row.shard].name,
+                file=self._opened.shard(row.shard).name,
                 tensor=display(row.path),
                 offset=self.offset_of(index),
             )
@@ -319,7 +358,7 @@ class RowSource:
             raise ChecksumError(
                 "an empty tensor that does not match its digest",
                 rule="R-052",
-                file=self._opened.shards[row.shard].name,
+                file=self._opened.shard(row.shard).name,
                 tensor=display(row.path),
             )
 
@@ -330,7 +369,7 @@ class RowSource:
             raise FormatError(
                 "padding bits that are not zero",
                 rule="R-055",
-                file=self._opened.shards[row.shard].name,
+                file=self._opened.shard(row.shard).name,
                 tensor=display(row.path),
                 offset=self.offset_of(index),
             )
@@ -351,7 +390,7 @@ class RowSource:
         if row.codec != "raw":
             self.check(index, self.decode(index))
             return
-        reader = self._opened.shards[row.shard]
+        reader = self._opened.shard(row.shard)
         offset = self._opened.header_sizes[row.shard] + row.offset + start
         data = reader.populated(offset, stop - start)
         if data is None:
@@ -395,7 +434,7 @@ class RowSource:
         row = self._row
         verify = not self._is_trusted(index)
         if row.codec == "raw":
-            self._opened.shards[row.shard].readinto(self.offset_of(index), out)
+            self._opened.shard(row.shard).readinto(self.offset_of(index), out)
         else:
             out[:] = self.decode(index, verify=verify)
         if verify:
@@ -417,11 +456,12 @@ class RowSource:
         row = self._row
         offset, size, digest = self._places()[index]
         stored = np.empty(size, np.uint8).data
-        reader = self._opened.shards[row.shard]
+        reader = self._opened.shard(row.shard)
         reader.readinto(offset, stored)
         if verify and chunk_digest(stored) != digest:
             raise ChecksumError(
-                f"stored chunk {index} does not match its digest",
+                "the stored data does not match its digest",
+                chunk=index,
                 rule="R-053",
                 file=reader.name,
                 tensor=display(row.path),

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
-from ckptfmt.errors import ChecksumError, FormatError, MissingFileError, StorageError
+from ckptfmt.errors import ChecksumError, FormatError, StorageError
 from ckptfmt.format.constants import CHUNK, CHUNKS, MANIFEST, MAX_MANIFEST, PROVENANCE
 from ckptfmt.format.manifest import check_digests
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.format.sealed import unseal
 from ckptfmt.parallel.opened import RowSource, check_size, open_listed
 from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.tree.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +54,8 @@ def problems(
     yield from _entry_problems(opened)
     yield from _side_file_problems(opened)
     for index in range(len(opened.manifest.shards)):
+        if opened.shards[index] is None:
+            continue  # told when the files were opened
         try:
             opened.check_header(index)
         except (FormatError, StorageError) as error:
@@ -65,7 +68,12 @@ def problems(
 
 def _entry_problems(opened: OpenedCheckpoint) -> Iterator[FormatError]:
     manifest = opened.manifest
-    listed = {MANIFEST, PROVENANCE, *(s.name for s in manifest.shards), *(f.name for f in manifest.extra_files)}
+    listed = {
+        MANIFEST,
+        PROVENANCE,
+        *(s.name for s in manifest.shards),
+        *(f.name for f in manifest.extra_files),
+    }
     if manifest.chunks_size:
         listed.add(CHUNKS)
     for name in opened.directory.names():
@@ -109,9 +117,10 @@ def _jobs(opened: OpenedCheckpoint) -> Iterator[list[_Part]]:
     job: list[_Part] = []
     size = 0
     step = _JOB_BYTES // CHUNK
-    order = sorted(range(len(opened.manifest.rows)), key=lambda i: opened.manifest.rows[i].shard)
-    for ordinal in order:
-        nbytes = opened.manifest.rows[ordinal].nbytes
+    rows = opened.manifest.rows
+    there = (ordinal for ordinal, row in enumerate(rows) if opened.shards[row.shard] is not None)
+    for ordinal in sorted(there, key=lambda ordinal: rows[ordinal].shard):
+        nbytes = rows[ordinal].nbytes
         for first in range(0, max(1, chunk_count(nbytes)), step):
             last = min(first + step, chunk_count(nbytes))
             job.append(_Part(ordinal, first, last))
@@ -155,9 +164,11 @@ def _check_job(
         for index in range(first, last) if row.nbytes else (0,):
             try:
                 source.verify_chunk(index)
-            except (FormatError, StorageError) as error:
-                if not any(str(error) == str(earlier) for earlier in found[-1:]):
-                    found.append(error)
+            except FormatError as error:
+                if not found or str(found[-1]) != str(error):
+                    found.append(error.located(tensor=display(row.path)))
+            except StorageError as error:
+                found.append(error)
         done += row.length * (last - first) // max(1, chunk_count(row.nbytes))
     progress.add(done)
     return found

@@ -1,0 +1,99 @@
+"""The digests of any checkpoint, file or tree in memory: computed from the data, never just believed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ckptfmt.format.digests import digest_tensor, root_digest, tree_bag
+from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.registry import adapt
+from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.paths import display
+from ckptfmt.tree.walk import survey, tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptfmt.tree.nodes import Tree
+    from ckptfmt.tree.tensor import Tensor
+
+__all__ = ["Digests", "digest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """The digests of a tree.
+
+    Attributes
+    ----------
+    root : bytes
+        Of typed paths and values.
+    bag : bytes
+        Of the multiset of tensors, whatever they are called.
+    tensors : dict of str to bytes
+        Tensor digests by displayed path.
+    """
+
+    root: bytes
+    bag: bytes
+    tensors: dict[str, bytes]
+
+
+def digest(
+    tree: object,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Digests:
+    """Return the digests of a checkpoint or of any Python value that `save` takes.
+
+    Parameters
+    ----------
+    tree : Checkpoint or object
+        An opened checkpoint of any format (its tensors are read), or nested containers with arrays.
+    threads : int, optional
+    progress : callable, optional
+        Called with bytes done and bytes in all.
+
+    Raises
+    ------
+    TreeError, LimitError
+        The value cannot be kept.
+    FormatError, StorageError
+        A tensor cannot be read, or is not what its checkpoint says.
+    """
+    captured = tree.tree if isinstance(tree, Checkpoint) else as_tree(tree, adapt=adapt)[0]
+    return tree_digests(captured, threads=threads, progress=progress)
+
+
+def tree_digests(
+    tree: Tree,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Digests:
+    """Return the digests of a tree; tied tensors are read once."""
+    places = survey(tree)
+    unique = {_key(place.tensor): place.tensor for place in places}
+    counter = Progress(progress, sum(tensor.nbytes for tensor in unique.values()))
+
+    def one(tensor: Tensor) -> bytes:
+        value = digest_tensor(tensor)
+        counter.add(tensor.nbytes)
+        return value
+
+    with ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="ckptfmt") as pool:
+        done = dict(zip(unique, pool.map(one, unique.values()), strict=True))
+
+    def of(tensor: Tensor) -> bytes:
+        return done[_key(tensor)]
+
+    by_path = {display(path): of(tensor) for path, tensor in tensors(tree)}
+    return Digests(root_digest(tree, of), tree_bag(places, of), by_path)
+
+
+def _key(tensor: Tensor) -> object:
+    return id(tensor) if tensor.identity is None else tensor.identity

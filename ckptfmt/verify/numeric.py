@@ -1,0 +1,166 @@
+"""How far apart two arrays of one type and shape are, element by element, in numpy.
+
+Equality is of bits: NaN payloads and the sign of zero count, and are counted apart. Distances are in
+units in the last place (ULP): the number of steps between neighbours of the type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ckptfmt.tree.dtypes import DType
+
+__all__ = ["Difference", "difference", "merged"]
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_PARTS = {"c64": np.dtype("<f4"), "c128": np.dtype("<f8")}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between two arrays.
+
+    Attributes
+    ----------
+    elements : int
+        Elements compared.
+    count : int
+        Elements whose bits differ.
+    first : int or None
+        Index of the first of them in C order.
+    max_ulp : int or None
+        Greatest distance of two finite floats; None if the type is not one of floats.
+    max_abs : float or None
+        Greatest difference of two finite numbers; of 64-bit integers as near as a float is.
+    max_rel : float or None
+        Greatest difference relative to the greater magnitude.
+    nan : int
+        Elements of which one is NaN and the other not.
+    nan_payload : int
+        Elements that are NaN on both sides, with other bits.
+    zero_sign : int
+        Elements that are 0.0 on one side and -0.0 on the other.
+    """
+
+    elements: int
+    count: int
+    first: int | None = None
+    max_ulp: int | None = None
+    max_abs: float | None = None
+    max_rel: float | None = None
+    nan: int = 0
+    nan_payload: int = 0
+    zero_sign: int = 0
+
+
+def merged(one: Difference, other: Difference) -> Difference:
+    """Return the difference of two arrays from those of their first and second piece."""
+    first = one.first
+    if first is None and other.first is not None:
+        first = one.elements + other.first
+    return Difference(
+        one.elements + other.elements,
+        one.count + other.count,
+        first,
+        _greater(one.max_ulp, other.max_ulp),
+        _greater(one.max_abs, other.max_abs),
+        _greater(one.max_rel, other.max_rel),
+        one.nan + other.nan,
+        one.nan_payload + other.nan_payload,
+        one.zero_sign + other.zero_sign,
+    )
+
+
+def _greater(one, other):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - ints or floats alike
+    return other if one is None else one if other is None else max(one, other)
+
+
+def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> Difference:
+    """Return what differs between two 1-D arrays of `dtype.numpy` and one length."""
+    unequal = _bits(a, dtype) != _bits(b, dtype)
+    if unequal.ndim > 1:  # byte strings
+        unequal = unequal.any(axis=1)
+    count = int(np.count_nonzero(unequal))
+    result = Difference(a.size, count, int(np.argmax(unequal)) if count else None)
+    if dtype.name[0] == "s" or dtype.name == "bool":
+        return result
+    if dtype.name in _PARTS:
+        part = _PARTS[dtype.name]
+        a, b = a[unequal].view(part), b[unequal].view(part)
+        return _float_statistics(
+            result, a, b, _ordered(a, 4 if part.itemsize == 4 else 8), _ordered(b, part.itemsize)
+        )
+    a, b = a[unequal], b[unequal]
+    if not dtype.is_float:
+        return _integer_statistics(result, a, b)
+    signed = dtype.name != "f8_e8m0fnu"
+    width = 4 if dtype.packed else dtype.bits
+    return _float_statistics(result, a, b, _ranks(a, width, signed=signed), _ranks(b, width, signed=signed))
+
+
+def _bits(array: np.ndarray, dtype: DType) -> np.ndarray:
+    width = dtype.numpy.itemsize
+    array = np.ascontiguousarray(array)
+    if width in _UNSIGNED:
+        return array.view(_UNSIGNED[width])
+    return array.view(np.uint8).reshape(-1, width)
+
+
+def _ordered(array: np.ndarray, width: int) -> np.ndarray:
+    return _ranks(array, width * 8, signed=True)
+
+
+def _ranks(array: np.ndarray, bits: int, *, signed: bool) -> np.ndarray:
+    """Return floats as unsigned integers in the order of their values, -0.0 and 0.0 alike."""
+    codes = np.ascontiguousarray(array).view(_UNSIGNED[array.dtype.itemsize]).astype(np.uint64)
+    if not signed:
+        return codes
+    half = np.uint64(1 << (bits - 1))
+    magnitude = codes & (half - np.uint64(1))
+    return np.where(codes & half, half - magnitude, half + magnitude)
+
+
+def _float_statistics(
+    result: Difference, a: np.ndarray, b: np.ndarray, ranks_a: np.ndarray, ranks_b: np.ndarray
+) -> Difference:
+    wide = np.dtype("<f8")
+    with np.errstate(all="ignore"):
+        x, y = a.astype(wide), b.astype(wide)
+        nan_x, nan_y = np.isnan(x), np.isnan(y)
+        both = np.isfinite(x) & np.isfinite(y)
+        gap = np.abs(x - y)[both]
+        scale = np.maximum(np.abs(x), np.abs(y))[both]
+        relative = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
+    steps = np.where(ranks_a > ranks_b, ranks_a - ranks_b, ranks_b - ranks_a)[both]
+    return replace(
+        result,
+        max_ulp=int(steps.max()) if steps.size else 0,
+        max_abs=float(gap.max()) if gap.size else 0.0,
+        max_rel=float(relative.max()) if relative.size else 0.0,
+        nan=int(np.count_nonzero(nan_x != nan_y)),
+        nan_payload=_differing(a, b, nan_x & nan_y),
+        zero_sign=_differing(a, b, (x == 0) & (y == 0)),
+    )
+
+
+def _differing(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> int:
+    """Count elements among `where` whose bits differ."""
+    kind = _UNSIGNED[a.dtype.itemsize]
+    return int(
+        np.count_nonzero((np.ascontiguousarray(a).view(kind) != np.ascontiguousarray(b).view(kind)) & where)
+    )
+
+
+def _integer_statistics(result: Difference, a: np.ndarray, b: np.ndarray) -> Difference:
+    if not a.size:
+        return replace(result, max_abs=0.0)
+    if a.dtype.itemsize == 8:  # no wider integer to subtract in
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        gap = (high.astype(np.uint64) - low.astype(np.uint64)).max()
+    else:
+        gap = np.abs(a.astype(np.int64) - b.astype(np.int64)).max()
+    return replace(result, max_abs=float(gap))
