@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ckptfmt.errors import TreeError
+from ckptfmt.format.manifest import ordinal_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, RowSource, open_checkpoint
 from ckptfmt.parallel.verifying import problems
 from ckptfmt.registry import adapt
 from ckptfmt.storage.places import prefers_copies
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.paths import display, glob_matcher
 from ckptfmt.tree.source import ArraySource
@@ -83,7 +85,8 @@ def load(
     mapped = not (prefers_copies(path) if copy is None else copy)
     opened = open_checkpoint(path, mapped=mapped)
     try:
-        checkpoint = checkpoint_of(opened, verify)
+        with collector_paused():
+            checkpoint = checkpoint_of(opened, verify)
         if verify == "full":
             for problem in problems(opened, threads=threads, progress=progress):
                 raise problem
@@ -101,21 +104,14 @@ def checkpoint_of(opened: OpenedCheckpoint, verify: Verify) -> Checkpoint:
     """Return the checkpoint over opened files, which it closes."""
     manifest = opened.manifest
     each = verify == "access"
-    made = [
-        Tensor(
-            row.dtype,
-            row.shape,
-            RowSource(opened, row, verify=each),
-            identity=("row", id(opened), ordinal),
-            digest=row.digest,
-        )
-        for ordinal, row in enumerate(manifest.rows)
-    ]
+    sources = [RowSource(opened, row, verify=each) for row in manifest.rows]
+    for place in manifest.places:
+        place.tensor.source = sources[ordinal_of(place.tensor)]
     findings: tuple[Finding, ...] = ()
     if verify == "none":
         findings = (Finding("unverified", "", Severity.INFO, "digests were not compared"),)
     return Checkpoint(
-        manifest.tree_with(made),
+        manifest.tree,
         format="ckptfmt",
         findings=findings,
         step=manifest.step,

@@ -12,6 +12,7 @@ import platform
 import sys
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -28,11 +29,12 @@ from ckptfmt.format.planning import Plan, PlanOptions, TensorSpec, plan
 from ckptfmt.format.sealed import seal
 from ckptfmt.parallel.pipeline import Progress, Written, default_threads, write_data
 from ckptfmt.registry import adapt
-from ckptfmt.storage.commit import Staging
+from ckptfmt.storage.commit import Overwrite, Staging
 from ckptfmt.storage.files import aligned_buffer
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.canonical import JSON, dumps, loads
 from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import encode_tree
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.paths import display, encode_path
@@ -51,6 +53,7 @@ __all__ = ["HF_INDEX", "SaveReceipt", "save"]
 HF_INDEX = "model.safetensors.index.json"
 """The index that Hugging Face's loaders look for beside sharded safetensors files."""
 _PIECE = 4 << 20
+_OVERWRITE: dict[bool | str, Overwrite] = {False: "no", True: "exchange", "two-step": "two-step"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class _Options:
     progress: Callable[[int, int], None] | None
 
 
-def save(
+def save(  # noqa: PLR0913 - each is a choice of the user's
     tree: object,
     path: str | os.PathLike[str],
     *,
@@ -173,7 +176,6 @@ def save(
     NoSpaceError, StorageError
         Nothing was changed at the target.
     """
-    captured, findings = as_tree(tree, adapt=adapt)
     options = _Options(
         _checked_step(step),
         PlanOptions(codec, shard_size, tuple(separate)),
@@ -186,10 +188,14 @@ def save(
         direct,
         progress,
     )
-    state = _State.of(captured, options.plan)
-    findings = (*findings, *state.overlaps())
-    with Staging(path, overwrite=overwrite, needed=state.nbytes) as staging:
-        receipt = _write(state, staging, options, findings)
+    with collector_paused():
+        captured, findings = as_tree(tree, adapt=adapt)
+        state = _State.of(captured, options.plan)
+        findings = (*findings, *state.overlaps())
+    with Staging(path, overwrite=_OVERWRITE[overwrite]) as staging:
+        written = _write_data(state, staging, options)
+        with collector_paused():
+            receipt = _finish(state, staging, options, written, findings)
         staging.commit()
     return receipt
 
@@ -197,7 +203,7 @@ def save(
 def _checked_step(step: int | None) -> int | None:
     if step is None:
         return None
-    if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step <= MAX_BYTES:
+    if type(step) is bool or not isinstance(step, int | np.integer) or not 0 <= step <= MAX_BYTES:
         raise TreeError(f"step must be an integer from 0 to 2^53, not {step!r}")
     return int(step)
 
@@ -298,8 +304,8 @@ def _memory(tensor: Tensor) -> tuple[int, int] | None:
     return address + sum(min(r, 0) for r in reach), address + sum(max(r, 0) for r in reach) + width
 
 
-def _write(state: _State, staging: Staging, options: _Options, findings: tuple[Finding, ...]) -> SaveReceipt:
-    written = write_data(
+def _write_data(state: _State, staging: Staging, options: _Options) -> Written:
+    return write_data(
         state.plan,
         state.tensors,
         lambda name, size, direct: staging.create(name, size=size, direct=direct),
@@ -308,23 +314,42 @@ def _write(state: _State, staging: Staging, options: _Options, findings: tuple[F
         direct=options.direct,
         progress=Progress(options.progress, state.nbytes),
     )
+
+
+def _finish(
+    state: _State, staging: Staging, options: _Options, written: Written, findings: tuple[Finding, ...]
+) -> SaveReceipt:
+    """Write everything that only the digests tell: headers, side files, and the manifest last."""
     root = root_digest(state.tree, lambda tensor: written.digests[state.ordinal(tensor)])
     bag = tree_bag(state.places, lambda tensor: written.digests[state.ordinal(tensor)])
     rows = _rows(state.plan, written)
     shards = _headers(state.plan, rows, written, root)
     sizes = {shard.name: shard.size for shard in shards}
     if chunks := _chunks(state.plan, written):
-        sizes[CHUNKS] = staging.write_bytes(CHUNKS, chunks)
+        sizes[CHUNKS] = _write_file(staging, CHUNKS, chunks)
     files = [_extra_file(staging, name, content) for name, content in _contents(state.plan, options)]
     manifest = encode_manifest(
-        Manifest(state.document, rows, shards, root, bag, options.step, options.extra, tuple(sorted(files)))
+        Manifest(
+            state.document,
+            state.tree,
+            state.places,
+            rows,
+            shards,
+            root,
+            bag,
+            options.step,
+            options.extra,
+            tuple(sorted(files)),
+        )
     )
     sizes |= {file.name: file.size for file in files}
-    sizes[PROVENANCE] = staging.write_bytes(PROVENANCE, seal(_provenance(options)))
-    staging.sync()
-    sizes[MANIFEST] = staging.write_bytes(MANIFEST, manifest)
+    sizes[PROVENANCE] = _write_file(staging, PROVENANCE, seal(_provenance(options)))
+    for file in staging.files:  # the manifest is the last to become durable
+        file.sync()
+        file.close()
+    sizes[MANIFEST] = _write_file(staging, MANIFEST, manifest)
     return SaveReceipt(
-        os.fspath(staging.target),
+        staging.path,
         root,
         bag,
         options.step,
@@ -332,7 +357,7 @@ def _write(state: _State, staging: Staging, options: _Options, findings: tuple[F
         state.nbytes,
         sum(sizes.values()),
         tuple(sorted(sizes)),
-        not any(file.wanted_direct and not file.direct for file in written.files),
+        all(file.direct for file in written.wanted_direct),
         sum(file.retries for file in written.files),
         findings,
     )
@@ -404,9 +429,14 @@ def _contents(planned: Plan, options: _Options) -> list[tuple[str, bytes | os.Pa
     return contents
 
 
+def _write_file(staging: Staging, name: str, data: bytes) -> int:
+    staging.write_bytes(name, data)
+    return len(data)
+
+
 def _extra_file(staging: Staging, name: str, content: bytes | os.PathLike[str]) -> ExtraFile:
     if not isinstance(content, os.PathLike):
-        return ExtraFile(name, staging.write_bytes(name, bytes(content)), blake3(content).digest())
+        return ExtraFile(name, _write_file(staging, name, bytes(content)), blake3(content).digest())
     with FileReader(content) as reader:
         file: DataFile = staging.create(name, size=reader.size, direct=False)
         hasher = blake3()
@@ -438,7 +468,7 @@ def _provenance(options: _Options) -> dict[str, JSON]:
     if options.provenance == "full":
         record["full"] = {
             "command": list(sys.argv),
-            "directory": os.getcwd(),
+            "directory": str(Path.cwd()),
             "host": platform.node(),
             "platform": platform.platform(),
             "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),

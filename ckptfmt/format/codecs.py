@@ -47,7 +47,7 @@ def encode_chunk(
         Of Zstandard, 1 to 22.
     """
     plain = _split(data, width) if codec == "planes+zstd" and width > 1 else data
-    frame = _compressor(level).compress(plain)
+    frame: bytes = _compressor(level).compress(plain)
     return frame if len(frame) < len(data) else data
 
 
@@ -65,7 +65,7 @@ def decode_chunk(codec: str, stored: memoryview, length: int, width: int) -> byt
         frame = zstandard.get_frame_parameters(stored)
         if frame.content_size != length or frame.dict_id or frame.window_size > _MAX_WINDOW:
             raise FormatError("a frame that is not of the chunk's length", rule="R-054")
-        plain = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompress(
+        plain: bytes = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompress(
             stored, max_output_size=length, allow_extra_data=False
         )
     except zstandard.ZstdError as error:
@@ -90,4 +90,4 @@ def _split(data: memoryview, width: int) -> bytes:
 def _join(planes: bytes, width: int) -> memoryview:
     out = np.empty((len(planes) // width, width), np.uint8)
     np.copyto(out, np.frombuffer(planes, np.uint8).reshape(width, -1).T)
-    return memoryview(out.reshape(-1))
+    return out.reshape(-1).data

@@ -12,7 +12,6 @@ __all__ = [
     "CODED",
     "DEFAULT_TARGET",
     "DIGEST",
-    "extra_name_allowed",
     "MANIFEST",
     "MAX_BYTES",
     "MAX_HEADER",
@@ -21,6 +20,7 @@ __all__ = [
     "MAX_ROWS",
     "PROVENANCE",
     "VERSION",
+    "extra_name_allowed",
     "shard_name",
 ]
 
@@ -51,7 +51,7 @@ CODECS = ("raw", "zstd", "planes+zstd")
 
 _EXTRA = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _RESERVED = re.compile(
-    r"manifest\.json|provenance\.json|chunks\.bin|data-\d+-of-\d+\.(safetensors|ckz)", re.I
+    r"manifest\.json|provenance\.json|chunks\.bin|data-\d+-of-\d+\.(safetensors|ckz)", re.IGNORECASE
 )
 
 

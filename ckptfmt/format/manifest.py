@@ -7,9 +7,10 @@ can break, so that a decoded manifest can be relied upon.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
+from ckptfmt.errors import ChecksumError, FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.format.constants import (
     CHUNK,
     CODECS,
@@ -28,7 +29,7 @@ from ckptfmt.format.digests import root_digest, tree_bag
 from ckptfmt.format.header import header_entry, header_size
 from ckptfmt.format.planning import alignment_class, chunk_count, unique_name
 from ckptfmt.format.sealed import seal, unseal
-from ckptfmt.tree.canonical import JSON
+from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import decode_key, decode_tree, encode_key_json
 from ckptfmt.tree.dtypes import DType, dtype
 from ckptfmt.tree.paths import display, encode_path
@@ -36,10 +37,12 @@ from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from ckptfmt.tree.canonical import JSON
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Path
+    from ckptfmt.tree.walk import Place
 
 __all__ = [
     "ExtraFile",
@@ -49,6 +52,7 @@ __all__ = [
     "check_digests",
     "decode_manifest",
     "encode_manifest",
+    "ordinal_of",
     "raw_chunk_range",
     "shard_entries",
 ]
@@ -122,8 +126,12 @@ class Manifest:
 
     Attributes
     ----------
-    tree : JSON
-        The form of section 5.3.
+    document : JSON
+        The tree in the form of section 5.3.
+    tree : Tree
+        The same; decoded, its tensors have no source yet.
+    places : tuple of Place
+        Every tensor object of the tree; the last item of its `identity` is the ordinal of its row.
     rows : tuple of TensorRow
         In canonical order.
     shards : tuple of ShardRow
@@ -134,7 +142,9 @@ class Manifest:
     extra_files : tuple of ExtraFile
     """
 
-    tree: JSON
+    document: JSON
+    tree: Tree
+    places: tuple[Place, ...]
     rows: tuple[TensorRow, ...]
     shards: tuple[ShardRow, ...]
     root: bytes
@@ -152,10 +162,6 @@ class Manifest:
     def chunks_size(self) -> int:
         """Bytes of ``chunks.bin``; 0 where there is none."""
         return sum(_digests_size(row.nbytes, row.codec) for row in self.rows)
-
-    def tree_with(self, tensors: Sequence[Tensor]) -> Tree:
-        """Return the tree over the tensors of the rows."""
-        return decode_tree(self.tree, tensors)
 
 
 def _digests_size(nbytes: int, codec: str) -> int:
@@ -184,7 +190,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "shards": [[shard.name, shard.size, shard.header.hex()] for shard in manifest.shards],
             "step": manifest.step,
             "tensors": [row.as_json() for row in manifest.rows],
-            "tree": manifest.tree,
+            "tree": manifest.document,
         }
     )
     if len(data) > MAX_MANIFEST:
@@ -193,7 +199,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, *, file: str = MANIFEST) -> Manifest:
-    """Return what the bytes of a ``manifest.json`` say.
+    """Return what the bytes of a ``manifest.json`` say, every rule that it alone can break checked.
 
     Raises
     ------
@@ -201,7 +207,8 @@ def decode_manifest(data: bytes, *, file: str = MANIFEST) -> Manifest:
         A rule is broken; `rule` names it.
     """
     try:
-        return _decode(unseal(data, file=file))
+        with collector_paused():
+            return _decode(unseal(data, file=file))
     except FormatError as error:
         raise error.located(file=file) from None
 
@@ -223,8 +230,11 @@ def _decode(document: dict[str, JSON]) -> Manifest:
         raise FormatError("extra is not an object", rule="R-014")
     shards = tuple(_shard_row(form) for form in _list(document["shards"], "shards"))
     rows = _rows(_list(document["tensors"], "tensors"), shards)
+    tree, places = _tree(document["tree"], rows)
     manifest = Manifest(
         document["tree"],
+        tree,
+        places,
         rows,
         shards,
         _digest(document["root"], "R-014"),
@@ -235,7 +245,6 @@ def _decode(document: dict[str, JSON]) -> Manifest:
     )
     if (document["requires"] == [CODED]) != manifest.coded:
         raise FormatError('"coded" is required where a shard is coded, and only there', rule="R-034")
-    _check_tree(manifest)
     return manifest
 
 
@@ -294,7 +303,7 @@ def _extra_files(forms: list[JSON]) -> tuple[ExtraFile, ...]:
                 raise FormatError("a malformed row of an extra file", rule="R-014")
         if not extra_name_allowed(name):
             raise FormatError(f"an extra file may not be called {name[:200]!r}", rule="R-004")
-    if any(low.name >= high.name for low, high in zip(files, files[1:], strict=False)):
+    if any(low.name >= high.name for low, high in pairwise(files)):
         raise FormatError("extra files are not sorted by name", rule="R-014")
     return tuple(files)
 
@@ -344,7 +353,7 @@ class _RowReader:
             raise FormatError("a shard or offset that does not exist", rule="R-030")
         if codec not in CODECS or (codec != "raw") != self._coded[shard]:
             raise FormatError(f"codec {str(codec)[:40]!r} does not fit the shard", rule="R-034")
-        self._check_chunks(chunks, nbytes, codec)
+        first = self._check_chunks(chunks, nbytes, codec)
         length, stored = _stored(form, nbytes, codec)
         if offset != self._ends[shard]:
             raise FormatError(
@@ -364,7 +373,7 @@ class _RowReader:
             shard,
             offset,
             codec,
-            chunks,
+            first,
             length,
             stored,
         )
@@ -393,11 +402,13 @@ class _RowReader:
             raise FormatError("rows are not in canonical order", rule="R-031")
         self._last = key
 
-    def _check_chunks(self, chunks: JSON, nbytes: int, codec: str) -> None:
+    def _check_chunks(self, chunks: JSON, nbytes: int, codec: str) -> int | None:
         size = _digests_size(nbytes, codec)
-        if chunks != (self._chunks if size else None) or type(chunks) is bool:
+        expected = self._chunks if size else None
+        if chunks != expected or type(chunks) is bool:
             raise FormatError("an offset into chunks.bin that does not follow", rule="R-035")
         self._chunks += size
+        return expected
 
     def check_sizes(self, shards: Sequence[ShardRow]) -> None:
         for index, shard in enumerate(shards):
@@ -449,24 +460,36 @@ class _NoSource:
         raise AssertionError(start, out)
 
 
-def _check_tree(manifest: Manifest) -> None:
-    """Check that the tree is one, and that it and the rows refer to each other as they must."""
-    source = _NoSource()
-    tensors = [Tensor(row.dtype, row.shape, source, identity=i) for i, row in enumerate(manifest.rows)]
-    first: dict[int, Path] = {}
-    for place in survey(manifest.tree_with(tensors)):
-        ordinal: int = place.tensor.identity  # type: ignore[assignment] # set above
-        earlier = first.get(ordinal)
+def _tree(document: JSON, rows: Sequence[TensorRow]) -> tuple[Tree, tuple[Place, ...]]:
+    """Return the tree and its tensors; check that tree and rows refer to each other as they must."""
+    source, owner = _NoSource(), object()
+    tensors = [
+        Tensor(row.dtype, row.shape, source, identity=(owner, ordinal), digest=row.digest)
+        for ordinal, row in enumerate(rows)
+    ]
+    tree = decode_tree(document, tensors)
+    places = tuple(survey(tree))
+    first: list[Path | None] = [None] * len(rows)
+    for place in places:
+        ordinal = ordinal_of(place.tensor)
+        earlier = first[ordinal]
         first[ordinal] = place.path if earlier is None else min(earlier, place.path, key=encode_path)
-    for ordinal, row in enumerate(manifest.rows):
-        if ordinal not in first:
+    for path, row in zip(first, rows, strict=True):
+        if path is None:
             raise FormatError("nothing refers to the row", rule="R-023", tensor=display(row.path))
-        if not _same_path(first[ordinal], row.path):
+        if not _same_path(path, row.path):
             raise FormatError(
-                f"the row's path is not the first that refers to it, {display(first[ordinal])}",
+                f"the row's path is not the first that refers to it, {display(path)}",
                 rule="R-025",
                 tensor=display(row.path),
             )
+    return tree, places
+
+
+def ordinal_of(tensor: Tensor) -> int:
+    """Return the ordinal of the row of a tensor of a decoded manifest."""
+    ordinal: int = tensor.identity[1]  # type: ignore[index] # set by _tree
+    return ordinal
 
 
 def _same_path(one: Path, other: Path) -> bool:
@@ -475,27 +498,18 @@ def _same_path(one: Path, other: Path) -> bool:
     )
 
 
-def check_digests(manifest: Manifest, digest_of: Callable[[int], bytes]) -> list[FormatError]:
-    """Return what is wrong with root and bag, given the digest of each row.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    digest_of : callable
-        The digest of the row of an ordinal: as recorded, or as computed from the data.
-    """
-    source = _NoSource()
-    tensors = [Tensor(row.dtype, row.shape, source, identity=i) for i, row in enumerate(manifest.rows)]
-    tree = manifest.tree_with(tensors)
+def check_digests(manifest: Manifest) -> list[FormatError]:
+    """Return what is wrong with root and bag, given the digests of the rows."""
+    rows = manifest.rows
 
     def of(tensor: Tensor) -> bytes:
-        return digest_of(tensor.identity)  # type: ignore[arg-type] # set above
+        return rows[ordinal_of(tensor)].digest
 
-    problems = []
-    if root_digest(tree, of) != manifest.root:
-        problems.append(FormatError("the root is not that of the tree", rule="R-060", file=MANIFEST))
-    if tree_bag(survey(tree), of) != manifest.bag:
-        problems.append(FormatError("the bag is not that of the tree", rule="R-061", file=MANIFEST))
+    problems: list[FormatError] = []
+    if root_digest(manifest.tree, of) != manifest.root:
+        problems.append(ChecksumError("the root is not that of the tree", rule="R-060", file=MANIFEST))
+    if tree_bag(manifest.places, of) != manifest.bag:
+        problems.append(ChecksumError("the bag is not that of the tree", rule="R-061", file=MANIFEST))
     return problems
 
 

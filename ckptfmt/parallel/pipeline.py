@@ -85,6 +85,8 @@ class Written:
         Stored lengths of the chunks of coded rows.
     files : list of DataFile
         Written, neither synced nor closed.
+    wanted_direct : list of DataFile
+        Those for which direct I/O was tried; their `direct` tells whether it worked.
     """
 
     digests: list[bytes] = field(default_factory=list)
@@ -92,6 +94,7 @@ class Written:
     stored: dict[int, bytearray] = field(default_factory=dict)
     lengths: dict[int, list[int]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
+    wanted_direct: list[DataFile] = field(default_factory=list)
 
 
 def write_data(
@@ -131,10 +134,13 @@ def write_data(
     )
     writer = _Writer(plan, tensors, written, level, progress)
     with ThreadPoolExecutor(threads, thread_name_prefix="ckptfmt") as pool:
-        for index, shard in enumerate(plan.shards):
+        for shard in plan.shards:
             size = None if shard.coded else shard.header_size + shard.data_size
-            file = create(shard.name, size, direct and not shard.coded and shard.data_size >= DIRECT_FROM)
+            wanted = direct and not shard.coded and shard.data_size >= DIRECT_FROM
+            file = create(shard.name, size, wanted)
             written.files.append(file)
+            if wanted:
+                written.wanted_direct.append(file)
         _run_all(pool, writer.raw_jobs(), 4 * threads)
         for index, shard in enumerate(plan.shards):
             if shard.coded:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfmt.format.constants import ALIGNMENT, CHUNK
+from ckptfmt.tree.collector import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,6 +81,11 @@ class Span:
 
 def spans(plan: Plan, index: int) -> list[Span]:
     """Return the spans of shard `index`, in order."""
+    with collector_paused():
+        return _spans(plan, index)
+
+
+def _spans(plan: Plan, index: int) -> list[Span]:
     shard = plan.shards[index]
     runs = list(_runs(_pieces(plan, shard)))
     begin = 0 if shard.coded else shard.header_size

@@ -45,7 +45,7 @@ class Box:
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether the box lies inside a tensor of `shape`."""
         return len(shape) == len(self.shape) == len(self.offset) and all(
-            0 <= start and 0 <= length and start + length <= extent
+            start >= 0 and length >= 0 and start + length <= extent
             for start, length, extent in zip(self.offset, self.shape, shape, strict=True)
         )
 

@@ -13,7 +13,7 @@ from ckptfmt.errors import FormatError, LimitError, TreeError
 
 __all__ = ["JSON", "MAX_JSON_INT", "dumps", "loads", "parse"]
 
-JSON: TypeAlias = "None | bool | int | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | str | list[JSON] | dict[str, JSON] | None"
 
 MAX_JSON_INT = 2**53
 """Integers beyond this, either sign, are written as hexadecimal strings."""

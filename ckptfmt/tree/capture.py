@@ -139,7 +139,7 @@ class _Capture:
             made = bytes(value)
         else:
             return self._foreign(value, path)
-        return made if tag is None else tagged(made, tag)  # type: ignore[type-var]
+        return made if tag is None else tagged(made, tag)
 
     def _stdlib_tag(self, value: object, path: Path) -> Tag | None:
         if isinstance(value, OrderedDict):
@@ -172,8 +172,9 @@ class _Capture:
         ):
             base = next(kind for kind in (str, int, float, complex) if isinstance(value, kind))
             if type(value).__module__ != "enum" and not hasattr(type(value), "__members__"):
-                return self.node(base(value), path)
-        if isinstance(value, type) or callable(value) and hasattr(value, "__qualname__"):
+                plain: object = base(value)  # type: ignore[arg-type] # its own base
+                return self.node(plain, path)
+        if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
             return Opaque(_class_path(value), {})
         try:
             recipe = value.__reduce_ex__(2)
@@ -227,7 +228,7 @@ def _plain_key(key: object, path: Path) -> Key:
             key = key.item()
         for kind in (bool, str, int, float, bytes):
             if isinstance(key, kind):
-                key = kind(key)
+                key = kind(key)  # type: ignore[arg-type] # of that kind
                 break
         if isinstance(key, tuple):
             key = tuple(_plain_key(part, path) for part in key)

@@ -7,6 +7,7 @@ order is kept; a container met a second time is a reference to the first, so sha
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.errors import FormatError, LimitError, TreeError
@@ -131,8 +132,7 @@ def encode_key_json(key: Key) -> JSON:
         return ["tuple", [encode_key_json(part) for part in key]]
     if isinstance(key, int | float | bytes):
         return _encode_leaf(key)
-    message = f"{type(key).__name__} cannot be a key"
-    raise TreeError(message)
+    raise TreeError(f"{type(key).__name__} cannot be a key")
 
 
 def decode_tree(document: JSON, tensors: Sequence[Tensor]) -> Tree:
@@ -163,7 +163,7 @@ class _Decoder:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
         self._containers: list[Tree] = []
-        self._kinds = {
+        self._kinds: dict[str, Callable[[list[JSON], Path], Tree]] = {
             "tensor": self._tensor,
             "map": self._map,
             "list": self._list,
@@ -245,7 +245,7 @@ class _Decoder:
     def _elements(self, form: list[JSON], path: Path) -> list[Tree]:
         made = self._items(form, path)
         encoded = [dumps(item) for item in form[1]]  # type: ignore[union-attr] # _items saw a list
-        if any(low >= high for low, high in zip(encoded, encoded[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(encoded)):
             _fail("the elements of a set are not in order", path, "R-024")
         try:
             alike = len(set(made)) != len(made)
@@ -353,7 +353,12 @@ def decode_key(form: JSON, path: Path) -> Key:
     if kind == "tuple" and isinstance(form[1], list):
         _check_levels(len(path) + 1)
         return tuple(decode_key(part, (*path, None)) for part in form[1])
-    decode = {"int": _decode_int, "float": _decode_float, "bytes": _decode_bytes}.get(str(kind))
+    decoders: dict[str, Callable[[list[JSON], Path], Key]] = {
+        "int": _decode_int,
+        "float": _decode_float,
+        "bytes": _decode_bytes,
+    }
+    decode = decoders.get(str(kind))
     if decode is None:
         _fail("malformed key", path)
     key: Key = decode(form, path)

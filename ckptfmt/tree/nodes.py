@@ -8,7 +8,7 @@ torch.Size) is still a dict or tuple, with a `Tag` that writers may honour and n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from ckptfmt.tree.paths import Key
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 Tree: TypeAlias = (
-    "None | bool | int | float | complex | str | bytes | Tensor | Strings | Composite | Opaque"
-    " | dict[Key, Tree] | list[Tree] | tuple[Tree, ...] | set[Tree] | frozenset[Tree]"
+    "bool | int | float | complex | str | bytes | Tensor | Strings | Composite | Opaque"
+    " | dict[Key, Tree] | list[Tree] | tuple[Tree, ...] | set[Tree] | frozenset[Tree] | None"
 )
 
 CYCLE = "cycle"
@@ -120,7 +120,7 @@ class TaggedList(list["Tree"]):
     tag: Tag
 
 
-class TaggedTuple(tuple["Tree", ...]):
+class TaggedTuple(tuple["Tree", ...]):  # noqa: SLOT001 - a tuple has no room for slots
     """A tuple that remembers its class."""
 
     tag: Tag
@@ -139,24 +139,23 @@ class TaggedBytes(bytes):
     tag: Tag
 
 
-_Value = TypeVar("_Value", "dict[Key, Tree]", "list[Tree]", "tuple[Tree, ...]", "set[Tree]", bytes)
+_TAGGED = (
+    (dict, TaggedDict),
+    (list, TaggedList),
+    (tuple, TaggedTuple),
+    (set, TaggedSet),
+    (bytes, TaggedBytes),
+)
 
 
-def tagged(value: _Value, tag: Tag) -> _Value:
-    """Return a copy of a container or bytes that remembers `tag`."""
-    for plain, with_tag in (
-        (dict, TaggedDict),
-        (list, TaggedList),
-        (tuple, TaggedTuple),
-        (set, TaggedSet),
-        (bytes, TaggedBytes),
-    ):
+def tagged(value: Tree, tag: Tag) -> Tree:
+    """Return a copy of a dict, list, tuple, set or bytes that remembers `tag`."""
+    for plain, with_tag in _TAGGED:
         if isinstance(value, plain):
-            made = with_tag(value)  # type: ignore[arg-type, operator]
-            made.tag = tag
-            return made  # type: ignore[no-any-return]
-    message = f"a {type(value).__name__} cannot carry a tag"
-    raise TypeError(message)
+            made: Tree = with_tag(value)  # type: ignore[arg-type] # of the class just asked for
+            made.tag = tag  # type: ignore[union-attr] # one of the classes above
+            return made
+    raise TypeError(f"a {type(value).__name__} cannot carry a tag")
 
 
 def tag_of(node: object) -> Tag | None:

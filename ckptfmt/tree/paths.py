@@ -93,8 +93,7 @@ def key_payload(key: Key) -> bytes:
             message = "NaN cannot be a key: it equals nothing, itself included"
             raise TreeError(message)
         return struct.pack("<d", key)
-    key_kind(key)
-    raise AssertionError
+    raise TreeError(f"a {type(key).__name__} cannot be a key")
 
 
 def _plain(key: object) -> bool:

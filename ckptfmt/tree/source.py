@@ -89,7 +89,7 @@ class ArraySource:
         self._dtype = dtype
         self._bytes: memoryview | None = None
         if array.flags.c_contiguous and not dtype.packed and array.dtype == dtype.numpy:
-            self._bytes = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+            self._bytes = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
     @property
     def array(self) -> np.ndarray:
@@ -110,7 +110,7 @@ class ArraySource:
             last = min(first + len(out) * per_byte, self._array.size)
             codes = np.empty(last - first, np.uint8)
             gather(self._array.view(np.uint8), first, codes)
-            out[:] = memoryview(pack(codes, self._dtype.bits))
+            out[:] = pack(codes, self._dtype.bits).data
         else:
             self._gather_bytes(start, out)
 
@@ -123,7 +123,7 @@ class ArraySource:
         elements = np.empty(last - first, self._dtype.numpy)  # a range that cuts elements
         gather(self._array, first, elements)
         skip = start - first * width
-        out[:] = memoryview(elements.view(np.uint8))[skip : skip + len(out)]
+        out[:] = elements.view(np.uint8).data[skip : skip + len(out)]
 
 
 def gather(array: np.ndarray, start: int, out: np.ndarray) -> None:
@@ -161,7 +161,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     padded = np.zeros(count * per_byte, np.uint8)
     np.bitwise_and(codes, (1 << bits) - 1, out=padded[: codes.size])
     columns = padded.reshape(count, per_byte)
-    packed = columns[:, 0].copy()
+    packed: np.ndarray = columns[:, 0].copy()
     for place in range(1, per_byte):
         packed |= columns[:, place] << (place * bits)
     return packed
@@ -217,7 +217,8 @@ def _read_rows(
         count = min(rows, box.shape[0] - index)
         start = base + (box.offset[0] + index) * row
         slab = _read_run(source, dtype, start, start + count * row)
-        out[index : index + count] = slab.reshape(count, *shape[1:])[(slice(None), *inner)]
+        rows_of_box = (slice(None), *inner)
+        out[index : index + count] = slab.reshape(count, *shape[1:])[rows_of_box]
 
 
 def _read_run(source: Source, dtype: DType, first: int, last: int) -> np.ndarray:
@@ -225,7 +226,7 @@ def _read_run(source: Source, dtype: DType, first: int, last: int) -> np.ndarray
     start, stop = first * dtype.bits // 8, (last * dtype.bits + 7) // 8
     data = source.view(start, stop)
     if data is None:
-        data = memoryview(np.empty(stop - start, np.uint8))
+        data = np.empty(stop - start, np.uint8).data
         source.readinto(start, data)
     if not dtype.packed:
         return np.frombuffer(data, dtype.numpy)

@@ -91,7 +91,10 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """Return all elements, shape `shape`, type ``dtype.numpy``; without a copy where that can be."""
-        return self.read(Box.whole(self.shape))
+        data = None if self.dtype.packed else self.source.view(0, self.nbytes)
+        if not data:
+            return self.read(Box.whole(self.shape))
+        return np.frombuffer(data, self.dtype.numpy).reshape(self.shape)
 
     def read(self, box: Box) -> np.ndarray:
         """Return the elements of a box, shape ``box.shape``, type ``dtype.numpy``.
@@ -123,7 +126,7 @@ class Tensor:
             )
             raise TreeError(message)
         if out.flags.c_contiguous and out.size and out.dtype == self.dtype.numpy and not self.dtype.packed:
-            self.source.readinto(0, memoryview(out.reshape(-1).view(np.uint8)))
+            self.source.readinto(0, out.reshape(-1).view(np.uint8).data)
         else:
             np.copyto(out, self.numpy())
 
@@ -131,7 +134,7 @@ class Tensor:
         """Return the canonical bytes, without a copy where that can be."""
         data = self.source.view(0, self.nbytes)
         if data is None:
-            data = memoryview(np.empty(self.nbytes, np.uint8))
+            data = np.empty(self.nbytes, np.uint8).data
             if self.nbytes:
                 self.source.readinto(0, data)
         return data

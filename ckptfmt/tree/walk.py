@@ -190,9 +190,9 @@ def node_at(tree: Tree, path: Path) -> Tree:
     """
     node = tree
     for depth, key in enumerate(path):
-        if isinstance(node, dict) and type(key) is str and key in node:
-            node = node[key]
-        elif isinstance(node, list | tuple) and type(key) is int and 0 <= key < len(node):
+        if (isinstance(node, dict) and type(key) is str and key in node) or (
+            isinstance(node, list | tuple) and type(key) is int and 0 <= key < len(node)
+        ):
             node = node[key]
         else:
             node = _child(node, key, path[: depth + 1])
@@ -240,7 +240,7 @@ def _replaced(node: Tree, leaf: Callable[[Tensor], Tree], done: dict[int, Tree])
     else:
         made = node  # a set holds no tensors
     tag = None if isinstance(node, Tensor) else tag_of(node)
-    done[id(node)] = made if tag is None else tagged(made, tag)  # type: ignore[type-var]
+    done[id(node)] = made if tag is None else tagged(made, tag)
     return done[id(node)]
 
 
@@ -250,7 +250,7 @@ def select(tree: Tree, keep: Callable[[Path, Tree], bool]) -> Tree:
     Elements of sequences that hold nothing any more become None, so that the others keep their index.
     """
     kept = _select(tree, (), keep)
-    return {} if kept is _GONE else kept  # type: ignore[comparison-overlap, return-value]
+    return {} if kept is _GONE else kept  # type: ignore[return-value]
 
 
 _GONE = object()
@@ -271,4 +271,4 @@ def _select(node: Tree, path: Path, keep: Callable[[Path, Tree], bool]) -> Tree 
         items = [None if child is _GONE else child for child in below.values()]
         copy = tuple(items) if isinstance(node, tuple) else items  # type: ignore[arg-type, assignment]
     tag = tag_of(node)
-    return copy if tag is None else tagged(copy, tag)  # type: ignore[type-var]
+    return copy if tag is None else tagged(copy, tag)

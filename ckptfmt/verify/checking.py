@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ckptfmt.errors import CkptError, FormatError, MissingFileError, StorageError
+from ckptfmt.errors import CkptError, FormatError, MissingFileError
 from ckptfmt.loading import checkpoint_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, read_manifest
 from ckptfmt.parallel.verifying import problems
@@ -22,7 +22,6 @@ from ckptfmt.verify.digesting import tree_digests
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.tensor import Tensor
 

@@ -7,22 +7,26 @@ units in the last place (ULP): the number of steps between neighbours of the typ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+
+from ckptfmt.tree.dtypes import dtype as dtype_named
 
 if TYPE_CHECKING:
     from ckptfmt.tree.dtypes import DType
 
 __all__ = ["Difference", "difference", "merged"]
 
+_Number = TypeVar("_Number", int, float)
+
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_PARTS = {"c64": np.dtype("<f4"), "c128": np.dtype("<f8")}
+_PARTS = {"c64": dtype_named("f32"), "c128": dtype_named("f64")}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two arrays.
+    """What differs between two arrays; of complex numbers, parts count as elements in all but `count`.
 
     Attributes
     ----------
@@ -75,8 +79,10 @@ def merged(one: Difference, other: Difference) -> Difference:
     )
 
 
-def _greater(one, other):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - ints or floats alike
-    return other if one is None else one if other is None else max(one, other)
+def _greater(one: _Number | None, other: _Number | None) -> _Number | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)
 
 
 def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> Difference:
@@ -90,16 +96,10 @@ def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> Difference:
         return result
     if dtype.name in _PARTS:
         part = _PARTS[dtype.name]
-        a, b = a[unequal].view(part), b[unequal].view(part)
-        return _float_statistics(
-            result, a, b, _ordered(a, 4 if part.itemsize == 4 else 8), _ordered(b, part.itemsize)
-        )
-    a, b = a[unequal], b[unequal]
-    if not dtype.is_float:
-        return _integer_statistics(result, a, b)
-    signed = dtype.name != "f8_e8m0fnu"
-    width = 4 if dtype.packed else dtype.bits
-    return _float_statistics(result, a, b, _ranks(a, width, signed=signed), _ranks(b, width, signed=signed))
+        return _float_statistics(result, a[unequal].view(part.numpy), b[unequal].view(part.numpy), part)
+    if dtype.is_float:
+        return _float_statistics(result, a[unequal], b[unequal], dtype)
+    return _integer_statistics(result, a[unequal], b[unequal])
 
 
 def _bits(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -110,23 +110,17 @@ def _bits(array: np.ndarray, dtype: DType) -> np.ndarray:
     return array.view(np.uint8).reshape(-1, width)
 
 
-def _ordered(array: np.ndarray, width: int) -> np.ndarray:
-    return _ranks(array, width * 8, signed=True)
-
-
-def _ranks(array: np.ndarray, bits: int, *, signed: bool) -> np.ndarray:
+def _ranks(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Return floats as unsigned integers in the order of their values, -0.0 and 0.0 alike."""
-    codes = np.ascontiguousarray(array).view(_UNSIGNED[array.dtype.itemsize]).astype(np.uint64)
-    if not signed:
+    codes: np.ndarray = _bits(array, dtype).astype(np.uint64)
+    if dtype.name == "f8_e8m0fnu":  # has no sign
         return codes
-    half = np.uint64(1 << (bits - 1))
+    half = np.uint64(1 << (dtype.bits - 1))
     magnitude = codes & (half - np.uint64(1))
     return np.where(codes & half, half - magnitude, half + magnitude)
 
 
-def _float_statistics(
-    result: Difference, a: np.ndarray, b: np.ndarray, ranks_a: np.ndarray, ranks_b: np.ndarray
-) -> Difference:
+def _float_statistics(result: Difference, a: np.ndarray, b: np.ndarray, dtype: DType) -> Difference:
     wide = np.dtype("<f8")
     with np.errstate(all="ignore"):
         x, y = a.astype(wide), b.astype(wide)
@@ -135,6 +129,7 @@ def _float_statistics(
         gap = np.abs(x - y)[both]
         scale = np.maximum(np.abs(x), np.abs(y))[both]
         relative = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
+    ranks_a, ranks_b = _ranks(a, dtype), _ranks(b, dtype)
     steps = np.where(ranks_a > ranks_b, ranks_a - ranks_b, ranks_b - ranks_a)[both]
     return replace(
         result,
@@ -142,16 +137,8 @@ def _float_statistics(
         max_abs=float(gap.max()) if gap.size else 0.0,
         max_rel=float(relative.max()) if relative.size else 0.0,
         nan=int(np.count_nonzero(nan_x != nan_y)),
-        nan_payload=_differing(a, b, nan_x & nan_y),
-        zero_sign=_differing(a, b, (x == 0) & (y == 0)),
-    )
-
-
-def _differing(a: np.ndarray, b: np.ndarray, where: np.ndarray) -> int:
-    """Count elements among `where` whose bits differ."""
-    kind = _UNSIGNED[a.dtype.itemsize]
-    return int(
-        np.count_nonzero((np.ascontiguousarray(a).view(kind) != np.ascontiguousarray(b).view(kind)) & where)
+        nan_payload=int(np.count_nonzero((_bits(a, dtype) != _bits(b, dtype)) & nan_x & nan_y)),
+        zero_sign=int(np.count_nonzero((_bits(a, dtype) != _bits(b, dtype)) & (x == 0) & (y == 0))),
     )
 
 
