@@ -1,0 +1,86 @@
+"""What a pickle describes, inertly: names, calls and outside references that stand for themselves.
+
+Values that Python has literals for are themselves. Everything else is one of the kinds below, and stays
+that: a `Call` is never made, a `Global` never looked up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Call", "Global", "LegacyText", "PersistentId", "PickledDict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """The name of a class or function, after the alias table of the specification.
+
+    Attributes
+    ----------
+    module, name : str
+        `name` may be dotted.
+    """
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """An object: the call that would make it, and what would be done to it afterwards.
+
+    Not frozen, for a pickle tells in this order, and may refer to the object before it is complete.
+
+    Attributes
+    ----------
+    function : object
+        Usually a `Global`.
+    args : tuple
+    state : object
+        What ``__setstate__`` would be given, or None.
+    items : list or None
+        What would be appended or added to it.
+    pairs : list of tuple or None
+        Keys and values that would be set.
+    """
+
+    function: object
+    args: tuple[object, ...]
+    state: object = None
+    items: list[object] | None = None
+    pairs: list[tuple[object, object]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PersistentId:
+    """A reference to something that lies outside of the pickle.
+
+    Attributes
+    ----------
+    value : object
+        What the file has for it: a tuple, usually.
+    """
+
+    value: object
+
+
+class LegacyText(bytes):
+    """A string of Python 2: bytes that may have meant text."""
+
+    __slots__ = ()
+
+    def text(self) -> str:
+        """Return it as UTF-8, or as latin-1 where it is not that."""
+        try:
+            return self.decode()
+        except UnicodeDecodeError:
+            return self.decode("latin-1")
+
+
+class PickledDict(dict[object, object]):
+    """A dict whose keys may be nodes; equal nodes made apart are different keys."""
+
+    __slots__ = ()
