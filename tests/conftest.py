@@ -38,11 +38,11 @@ def old_safetensors() -> Path:
 @pytest.fixture(scope="session")
 def chainer() -> ModuleType:
     """The real Chainer 7.8.1, made to import with the numpy of today."""
-    pytest.importorskip("pkg_resources", reason="Chainer needs setuptools<81; `make test` installs it")
     if not hasattr(np, "sctypes"):
-        np.sctypes = _scalar_types()  # type: ignore[attr-defined, unused-ignore]
+        np.sctypes = _scalar_types()  # type: ignore[attr-defined, unused-ignore]  # noqa: NPY201
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is of 2019 and uses what has been deprecated since
+        pytest.importorskip("pkg_resources", reason="Chainer needs setuptools<81; `make test` installs it")
         pytest.importorskip(
             "chainer", reason="Chainer 7.8.1 is not installed; `make test` does, on Python 3.11"
         )

@@ -21,8 +21,8 @@ PACKAGE = ROOT / "ckptfmt"
 THIRD_PARTIES = {
     "numpy": ("",),
     "ml_dtypes": ("tree/dtypes.py", "frameworks/"),
-    "blake3": ("format/", "parallel/", "verify/"),
-    "zstandard": ("format/",),
+    "blake3": ("format/", "parallel/", "verify/", "saving.py"),
+    "zstandard": ("format/", "saving.py"),
     "typer": ("cli/",),
     "click": ("cli/",),
     "rich": ("cli/",),
