@@ -76,8 +76,7 @@ ENVIRONMENTS = {
             ".venv-test",
             "everything that the tests compare with",
             (
-                ("setuptools<81", "wheel"),
-                ("torch==2.13.0",),
+                ("wheel", "torch==2.13.0"),
                 ("-e", ".[dev,hdf5]", "safetensors", "transformers"),
             ),
             ("--no-deps", "-e", "."),
@@ -100,8 +99,8 @@ ENVIRONMENTS = {
 }
 
 CHAINER = (
+    ("setuptools<81",),  # Chainer needs its pkg_resources, to build and to run; torch brings a newer one
     ("--no-build-isolation", "chainer==7.8.1"),
-    ("setuptools<81",),  # last: Chainer needs its pkg_resources at run time, and others bring a newer one
 )
 
 
