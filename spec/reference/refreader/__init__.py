@@ -1,0 +1,1 @@
+"""The parts of the reference reader, lowest first: document, nodes, table, shards."""
