@@ -6,10 +6,12 @@ opened, whatever happens to the path afterwards.
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
-from typing import TYPE_CHECKING, Protocol
+import threading
+from typing import TYPE_CHECKING, Protocol, final
 
 from ckptfmt.errors import NotFoundError, StorageError, TruncatedError
 
@@ -91,6 +93,7 @@ class MemoryReader:
         return None if self._data.readonly else self._data[offset : offset + length]
 
 
+@final
 class FileReader:
     """A regular file, opened once and mapped privately when first viewed.
 
@@ -104,6 +107,8 @@ class FileReader:
     mapped : bool
         Whether `view` may map the file; on network file systems a mapping is only as good as the file
         stays, so that readers there copy.
+    positioned : bool
+        Whether reads at an offset may be one call; False forces the portable way, one reader at a time.
 
     Raises
     ------
@@ -113,7 +118,7 @@ class FileReader:
         It is not a regular file, or cannot be opened.
     """
 
-    __slots__ = ("_fd", "_map", "_mapped", "name", "size")
+    __slots__ = ("_fd", "_map", "_mapped", "_seeking", "name", "size")
 
     def __init__(
         self,
@@ -122,7 +127,9 @@ class FileReader:
         name: str | None = None,
         dir_fd: int | None = None,
         mapped: bool = True,
+        positioned: bool = True,
     ) -> None:
+        self._seeking = None if positioned and hasattr(os, "pread") else threading.Lock()
         self.name = os.fspath(path) if name is None else name
         self._map: mmap.mmap | None = None
         self._mapped = mapped
@@ -153,7 +160,7 @@ class FileReader:
         done = 0
         while done < len(out):
             try:
-                count = _read_at(self._fd, out[done:], offset + done)
+                count = _read_at(self._fd, out[done:], offset + done, self._seeking)
             except OSError as error:
                 message = f"could not read at {offset + done}: {error.strerror}"
                 raise StorageError(message, file=self.name, errno=error.errno) from error
@@ -178,10 +185,10 @@ class FileReader:
                 return None
         return memoryview(self._map)[offset : offset + length]
 
-    def prefetch(self) -> None:
-        """Tell the system that the whole file will be read soon, where it listens."""
+    def prefetch(self, offset: int, length: int) -> None:
+        """Tell the system that bytes will be read soon, where it listens; nothing waits for them."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -210,12 +217,17 @@ class FileReader:
             self.close()
 
 
-def _read_at(fd: int, out: memoryview, offset: int) -> int:
-    if hasattr(os, "preadv"):
+def _read_at(fd: int, out: memoryview, offset: int, seeking: threading.Lock | None) -> int:
+    """Read some bytes in one call where the system has one for it, else under a lock: Windows has none."""
+    if seeking is None and hasattr(os, "preadv"):
         return os.preadv(fd, [out], offset)
-    data = os.pread(fd, len(out), offset)
-    out[: len(data)] = data
-    return len(data)
+    if seeking is None:
+        data = os.pread(fd, len(out), offset)
+        out[: len(data)] = data
+        return len(data)
+    with seeking, io.FileIO(fd, closefd=False) as file:
+        file.seek(offset)
+        return file.readinto(out) or 0
 
 
 def open_error(error: OSError, name: str) -> StorageError:
