@@ -9,7 +9,7 @@ from ckptfmt.format.manifest import ordinal_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, RowSource, open_checkpoint
 from ckptfmt.parallel.verifying import problems
 from ckptfmt.registry import adapt
-from ckptfmt.storage.places import prefers_copies
+from ckptfmt.storage.places import place_of
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
@@ -82,7 +82,7 @@ def load(
     """
     if verify not in ("access", "full", "none"):
         raise TreeError(f'verify must be "access", "full" or "none", not {verify!r}')
-    mapped = not (prefers_copies(path) if copy is None else copy)
+    mapped = not (place_of(path).network if copy is None else copy)
     opened = open_checkpoint(path, mapped=mapped)
     try:
         with collector_paused():

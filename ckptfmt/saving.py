@@ -38,6 +38,7 @@ from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import encode_tree
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.paths import display, encode_path
+from ckptfmt.tree.source import ArraySource
 from ckptfmt.tree.walk import Place, survey
 from ckptfmt.version import __version__
 
@@ -263,9 +264,9 @@ class _State:
     def overlaps(self) -> list[Finding]:
         """Tell of tensors that share part of their memory: they are stored apart."""
         ranges = sorted(
-            (*bounds, ordinal)
+            (*source.extent, ordinal)
             for ordinal, tensor in enumerate(self.tensors)
-            if (bounds := _memory(tensor)) is not None
+            if isinstance(source := tensor.source, ArraySource) and tensor.nbytes
         )
         found, reach, owner = [], 0, -1
         for low, high, ordinal in ranges:
@@ -291,17 +292,6 @@ def _untied(places: Sequence[Place]) -> dict[object, tuple[tuple, Tensor]]:
         if earlier is None or encode_path(place.path) < encode_path(earlier[0]):
             rows[key] = (place.path, place.tensor if earlier is None else earlier[1])
     return rows
-
-
-def _memory(tensor: Tensor) -> tuple[int, int] | None:
-    """Return the range of addresses that a tensor in memory spans."""
-    identity = tensor.identity
-    if not isinstance(identity, tuple) or identity[0] != "memory":
-        return None
-    _, address, shape, strides, kind = identity
-    width = np.dtype(kind).itemsize
-    reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
-    return address + sum(min(r, 0) for r in reach), address + sum(max(r, 0) for r in reach) + width
 
 
 def _write_data(state: _State, staging: Staging, options: _Options) -> Written:

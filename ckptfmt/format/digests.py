@@ -31,6 +31,7 @@ __all__ = ["bag_digest", "chunk_digest", "node_digest", "root_digest", "tensor_d
 _TENSOR = "ckptfmt 1 tensor"
 _NODE = "ckptfmt 1 node"
 _BAG = "ckptfmt 1 bag"
+_FEW = 4096
 
 
 def chunk_digest(data: bytes | memoryview) -> bytes:
@@ -66,9 +67,18 @@ def digest_tensor(tensor: Tensor) -> bytes:
 def bag_digest(counted: Iterable[tuple[bytes, int]]) -> bytes:
     """Return the digest of a multiset of tensor digests, given as ``(digest, count)`` in any order."""
     hasher = blake3(derive_key_context=_BAG)
-    for digest, count in sorted(counted):
-        for done in range(0, count, 4096):
-            hasher.update(digest * min(4096, count - done))
+    many: list[tuple[bytes, int]] = []
+    once: list[bytes] = []
+    for digest, count in counted:
+        if count <= _FEW:
+            once += [digest] * count
+        else:
+            many.append((digest, count))
+    if not many:
+        return hasher.update(b"".join(sorted(once))).digest()
+    for digest, count in sorted([*many, *((digest, 1) for digest in once)]):
+        for done in range(0, count, _FEW):
+            hasher.update(digest * min(_FEW, count - done))
     return hasher.digest()
 
 
@@ -105,7 +115,7 @@ _KINDS = {
 
 
 def root_digest(tree: Tree, digest_of: Callable[[Tensor], bytes]) -> bytes:
-    """Return the digest of a tree.
+    """Return the digest of a tree that `survey` accepts.
 
     Parameters
     ----------
@@ -115,17 +125,23 @@ def root_digest(tree: Tree, digest_of: Callable[[Tensor], bytes]) -> bytes:
 
     Raises
     ------
+    TreeError
+        It holds a value that is no node.
+    """
+    return _Digester(digest_of).node(tree)
+
+
+def node_digest(tree: Tree) -> bytes:
+    """Return the digest of a tree in memory, reading its tensors.
+
+    Raises
+    ------
     LimitError
         The tree is deeper than 64 levels or expands to more than 2^24 nodes.
     TreeError
         It holds a value that is no node.
     """
     survey(tree)
-    return _Digester(digest_of).node(tree)
-
-
-def node_digest(tree: Tree) -> bytes:
-    """Return the digest of a tree in memory, reading its tensors."""
     return root_digest(tree, digest_tensor)
 
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfmt.errors import ChecksumError, FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.format.constants import (
+    ALIGNMENT,
     CHUNK,
     CODECS,
     CODED,
     DIGEST,
     MANIFEST,
     MAX_BYTES,
+    MAX_HEADER,
     MAX_MANIFEST,
     MAX_PATH,
     MAX_ROWS,
@@ -26,15 +28,15 @@ from ckptfmt.format.constants import (
     shard_name,
 )
 from ckptfmt.format.digests import root_digest, tree_bag
-from ckptfmt.format.header import header_entry, header_size
+from ckptfmt.format.header import header_entry
 from ckptfmt.format.planning import alignment_class, chunk_count, unique_name
 from ckptfmt.format.sealed import seal, unseal
 from ckptfmt.tree.collector import collector_paused
-from ckptfmt.tree.document import decode_key, decode_tree, encode_key_json
+from ckptfmt.tree.document import decode_document, decode_key, encode_key_json
 from ckptfmt.tree.dtypes import DType, dtype
 from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import survey
+from ckptfmt.tree.walk import Place, survey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from ckptfmt.tree.canonical import JSON
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Path
-    from ckptfmt.tree.walk import Place
 
 __all__ = [
     "ExtraFile",
@@ -273,13 +274,15 @@ def _list(value: JSON, name: str) -> list[JSON]:
     return value
 
 
-_HEX = frozenset("0123456789abcdef")
-
-
 def _digest(text: JSON, rule: str) -> bytes:
-    if type(text) is not str or len(text) != 64 or not _HEX.issuperset(text):
-        raise FormatError("a digest is not 64 hexadecimal digits", rule=rule)
-    return bytes.fromhex(text)
+    if type(text) is str and len(text) == 64:
+        try:
+            digest = bytes.fromhex(text)
+        except ValueError:
+            digest = b""
+        if digest.hex() == text:
+            return digest
+    raise FormatError("a digest is not 64 hexadecimal digits", rule=rule)
 
 
 def _is_size(value: JSON) -> bool:
@@ -327,7 +330,6 @@ class _RowReader:
     def __init__(self, coded: Sequence[bool]) -> None:
         self._coded = coded
         self._ends = [0] * len(coded)
-        self._entries = [0] * len(coded)
         self._used = [False] * len(coded)
         self._chunks = 0
         self._taken = {"__metadata__"}
@@ -361,8 +363,6 @@ class _RowReader:
             )
         self._used[shard] = True
         self._ends[shard] += length
-        if codec == "raw":
-            self._entries[shard] += len(header_entry(name, known, dims, offset, nbytes).encode())
         return TensorRow(
             path,
             name,
@@ -414,10 +414,10 @@ class _RowReader:
         for index, shard in enumerate(shards):
             if not self._used[index]:
                 raise FormatError(f"shard {shard.name} has no rows", rule="R-033")
-            size = header_size(self._entries[index], index, len(shards)) + self._ends[index]
-            if shard.size != size:
+            size = shard.size - self._ends[index]
+            if size <= 0 or size % ALIGNMENT or size > 2 * MAX_HEADER:
                 raise FormatError(
-                    f"shard {shard.name} is said to have {shard.size} bytes; header and data take {size}",
+                    f"shard {shard.name} is said to have {shard.size} bytes; its data alone takes {self._ends[index]}",
                     rule="R-040",
                 )
 
@@ -467,8 +467,7 @@ def _tree(document: JSON, rows: Sequence[TensorRow]) -> tuple[Tree, tuple[Place,
         Tensor(row.dtype, row.shape, source, identity=(owner, ordinal), digest=row.digest)
         for ordinal, row in enumerate(rows)
     ]
-    tree = decode_tree(document, tensors)
-    places = tuple(survey(tree))
+    tree, places = _decode_tree(document, tensors)
     first: list[Path | None] = [None] * len(rows)
     for place in places:
         ordinal = ordinal_of(place.tensor)
@@ -484,6 +483,13 @@ def _tree(document: JSON, rows: Sequence[TensorRow]) -> tuple[Tree, tuple[Place,
                 tensor=display(row.path),
             )
     return tree, places
+
+
+def _decode_tree(document: JSON, tensors: Sequence[Tensor]) -> tuple[Tree, tuple[Place, ...]]:
+    tree, references = decode_document(document, tensors)
+    if references is None or len(references) != len(tensors):  # shared containers or ties
+        return tree, tuple(survey(tree))
+    return tree, tuple(Place(path, tensor, 1) for path, tensor in references)
 
 
 def ordinal_of(tensor: Tensor) -> int:

@@ -6,10 +6,12 @@ number of threads: data is mapped, or read a chunk at a time.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from blake3 import blake3
 
 from ckptfmt.errors import ChecksumError, FormatError, StorageError
@@ -35,6 +37,7 @@ __all__ = ["problems"]
 _JOB_BYTES = 16 << 20
 _READ = 4 << 20
 _SMALL = 64 << 10
+_local = threading.local()
 
 
 def problems(
@@ -162,6 +165,7 @@ def _check_job(
 ) -> list[CkptError]:
     found: list[CkptError] = []
     rows = opened.manifest.rows
+    buffer = _buffer()
     done = 0
     for ordinal, first, last in job:
         row = rows[ordinal]
@@ -171,7 +175,7 @@ def _check_job(
         source = sources.get(ordinal) or RowSource(opened, row, verify=True)
         for index in range(first, last) if row.nbytes else (0,):
             try:
-                source.verify_chunk(index)
+                source.verify_chunk(index, buffer)
             except FormatError as error:
                 if not found or str(found[-1]) != str(error):
                     found.append(error.located(tensor=display(row.path)))
@@ -179,6 +183,14 @@ def _check_job(
                 found.append(error)
     progress.add(done)
     return found
+
+
+def _buffer() -> memoryview:
+    """Return this thread's room for a chunk: reading beats mapping for bytes that are looked at once."""
+    made: memoryview | None = getattr(_local, "buffer", None)
+    if made is None:
+        made = _local.buffer = np.empty(CHUNK, np.uint8).data
+    return made
 
 
 def _is_small(row: TensorRow) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["decode_key", "decode_tree", "encode_key_json", "encode_tree"]
+__all__ = ["decode_document", "decode_key", "decode_tree", "encode_key_json", "encode_tree"]
 
 
 def encode_tree(tree: Tree, index_of: Callable[[Tensor], int]) -> JSON:
@@ -152,7 +152,20 @@ def decode_tree(document: JSON, tensors: Sequence[Tensor]) -> Tree:
     LimitError
         It is deeper than 64 levels.
     """
-    return _Decoder(tensors).node(document, ())
+    return decode_document(document, tensors)[0]
+
+
+def decode_document(
+    document: JSON, tensors: Sequence[Tensor]
+) -> tuple[Tree, list[tuple[Path, Tensor]] | None]:
+    """Return a tree as `decode_tree`, and every reference to a tensor with its path.
+
+    The references are None where containers are shared, so that there are more paths than the document has
+    places.
+    """
+    decoder = _Decoder(tensors)
+    tree = decoder.node(document, ())
+    return tree, None if decoder.shares else decoder.references
 
 
 def _fail(message: str, path: Path, rule: str = "R-020") -> NoReturn:
@@ -163,6 +176,8 @@ class _Decoder:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
         self._containers: list[Tree] = []
+        self.references: list[tuple[Path, Tensor]] = []
+        self.shares = False
         self._kinds: dict[str, Callable[[list[JSON], Path], Tree]] = {
             "tensor": self._tensor,
             "map": self._map,
@@ -196,7 +211,9 @@ class _Decoder:
             _fail("malformed tensor reference", path)
         if not 0 <= index < len(self._tensors):
             _fail(f"there is no tensor {index}", path, "R-023")
-        return self._tensors[index]
+        tensor = self._tensors[index]
+        self.references.append((path, tensor))
+        return tensor
 
     def _map(self, form: list[JSON], path: Path) -> dict[Key, Tree]:
         made: dict[Key, Tree] = {}
@@ -301,6 +318,7 @@ class _Decoder:
             _fail("malformed shared reference", path)
         if not 0 <= index < len(self._containers) or self._containers[index] is None:
             _fail(f"there is no complete container {index} before this one", path, "R-022")
+        self.shares = True
         return self._containers[index]
 
     def _tagged(self, form: list[JSON], path: Path) -> Tree:
@@ -318,9 +336,11 @@ class _Decoder:
         made = self.node(inner, path)
         tag = Tag(form[1], attributes)
         if isinstance(made, Tensor):
-            return Tensor(
+            made = Tensor(
                 made.dtype, made.shape, made.source, tag=tag, identity=made.identity, digest=made.digest
             )
+            self.references[-1] = (path, made)
+            return made
         if not isinstance(made, dict | list | tuple | set | bytes):
             _fail("a tag on something that cannot carry one", path)
         result = tagged(made, tag)

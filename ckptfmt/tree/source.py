@@ -92,6 +92,17 @@ class ArraySource:
             self._bytes = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
     @property
+    def extent(self) -> tuple[int, int]:
+        """The half-open range of addresses that the elements span; the array is not empty."""
+        array = self._array
+        address: int = array.__array_interface__["data"][0]
+        if self._bytes is not None:
+            return address, address + array.nbytes
+        reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
+        low = address + sum(min(step, 0) for step in reach)
+        return low, address + sum(max(step, 0) for step in reach) + array.itemsize
+
+    @property
     def array(self) -> np.ndarray:
         """The array itself, of whatever byte order and strides."""
         return self._array

@@ -6,8 +6,7 @@ references is bounded, so a small file cannot expand into an endless tree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfmt.errors import LimitError, TreeError
 from ckptfmt.tree.nodes import Composite, Opaque, Tree, tag_of, tagged
@@ -96,8 +95,7 @@ def tensors(tree: Tree) -> Iterator[tuple[Path, Tensor]]:
             yield path, leaf
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A tensor of a tree.
 
     Attributes
@@ -111,7 +109,7 @@ class Place:
 
     path: Path
     tensor: Tensor
-    count: int
+    count: int  # type: ignore[assignment] # hides tuple's method, which nobody needs here
 
 
 def survey(tree: Tree) -> list[Place]:
