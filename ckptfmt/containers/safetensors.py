@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from ckptfmt.containers.shapes import checked_count
 from ckptfmt.errors import FormatError, LimitError, TreeError, TruncatedError
 
 if TYPE_CHECKING:
@@ -39,10 +40,6 @@ MAX_HEADER = 100_000_000
 
 METADATA = "__metadata__"
 """The member that is no tensor."""
-
-MAX_DIMENSION = 2**53
-MAX_NDIM = 64
-_MAX_ELEMENTS = 2**64 - 1
 
 _FIXED = {
     "BOOL": ("bool", 8),
@@ -325,13 +322,7 @@ def _entry(name: str, value: object, file: str) -> Entry:
 
 def _check_size(entry: Entry, bits: int, file: str) -> None:
     tensor = _shown(entry.name)
-    if len(entry.shape) > MAX_NDIM or any(extent > MAX_DIMENSION for extent in entry.shape):
-        raise LimitError("a shape beyond 64 dimensions of 2^53", file=file, tensor=tensor)
-    count = 1
-    for extent in entry.shape:
-        count *= extent
-        if count > _MAX_ELEMENTS:
-            raise LimitError("a shape of more than 2^64 elements", file=file, tensor=tensor)
+    count = checked_count(entry.shape, file=file, tensor=tensor)
     if count * bits != (entry.end - entry.begin) * 8:
         raise FormatError(
             f"{entry.end - entry.begin} bytes for {entry.dtype} of shape {list(entry.shape)},"
