@@ -81,7 +81,7 @@ def tests(name: str, environment: str, *arguments: str) -> Outcome:
         return outcome
     for case in ET.parse(results).getroot().iter("testcase"):  # noqa: S314 - our pytest's
         skips = [skip.get("message") or "no reason given" for skip in case.iter("skipped")]
-        bad = any(case.iter("failure")) or any(case.iter("error"))
+        bad = case.find("failure") is not None or case.find("error") is not None
         outcome.skipped.update(skips)
         outcome.failed += bad
         outcome.passed += not bad and not skips
