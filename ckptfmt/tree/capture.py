@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ckptfmt.errors import LimitError, TreeError
+from ckptfmt.errors import FormatError, LimitError, TreeError
+from ckptfmt.tree.aliases import canonical_class
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import (
     CYCLE,
@@ -50,7 +51,7 @@ def as_tree(
         Nested containers, scalars, numpy arrays, tree nodes, and whatever `adapt` understands.
     adapt : callable, optional
         Called with each value of a class that is not Python's or numpy's; returns what stands for it, or
-        NotImplemented.
+        NotImplemented. A FormatError from it passes, with the path.
 
     Raises
     ------
@@ -119,10 +120,18 @@ class _Capture:
             return Opaque(value.name, self._entries(value.parts, path))
         return self._python(value, path)
 
+    def _adapted(self, value: object, path: Path) -> object:
+        if self._adapt is None:
+            return NotImplemented
+        try:
+            return self._adapt(value)
+        except FormatError as error:
+            raise error.located(tensor=display(path) or "the root") from None
+
     def _python(self, value: object, path: Path) -> Tree:
         tag = tag_of(value) if isinstance(value, _TAGGABLE) else None
         if tag is None and type(value) not in _PLAIN:
-            adapted = NotImplemented if self._adapt is None else self._adapt(value)
+            adapted = self._adapted(value, path)
             if adapted is not NotImplemented:
                 return self.node(adapted, path)
             tag = self._stdlib_tag(value, path)
@@ -216,7 +225,8 @@ _TAGGABLE = (dict, list, tuple, set, bytes)
 
 def _class_path(value: object) -> str:
     module = getattr(value, "__module__", "") or "builtins"
-    return f"{module}.{getattr(value, '__qualname__', type(value).__name__)}"
+    name = getattr(value, "__qualname__", type(value).__name__)
+    return ".".join(canonical_class(module, name))
 
 
 def _plain_key(key: object, path: Path) -> Key:
