@@ -261,7 +261,7 @@ _WHY_RESTORED = "an overwrite was cut short before the new was in place"
 _WHY_REMOVED = {
     "staging": "its writer is gone and had not put it in place, or had already replaced it",
     "set-aside": "it was replaced by what is at the target",
-    "owner-record": "its writer is gone and left nothing else",
+    "owner-record": "its writer left nothing else",
 }
 
 
@@ -271,6 +271,8 @@ def _refusal(one: Leftover, *, force: bool) -> str | None:
         return f"its writer (process {pid}) is still running"
     if one.state == "gone" or force:
         return None
+    if one.kind == "owner-record" and one.owner is None and one.size <= _MAX_RECORD:
+        return None  # cut short in the making, before there was anything to lose
     if one.state == "other-host" and one.owner is not None:
         return f"its writer ran on {one.owner.host}: whether it still does cannot be told here (see --force)"
     return "it has no record of a writer that could be looked for here (see --force)"
