@@ -125,7 +125,7 @@ def _pyenv_homes() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def pythons() -> dict[Version, Path]:
-    """Return the supported interpreters that are here, by version."""
+    """Return the interpreters that are here, by version: the supported ones, and the one this runs on."""
     candidates = [Path(sys.executable)]
     for major, minor in SUPPORTED:
         for home in _pyenv_homes():
@@ -135,10 +135,10 @@ def pythons() -> dict[Version, Path]:
     found: dict[Version, Path] = {}
     for candidate in candidates:
         version = version_of(candidate)
-        if version in SUPPORTED:
+        if version is not None and version >= SUPPORTED[0]:
             found.setdefault(version, candidate)
     if not found:
-        sys.exit("no Python 3.10 to 3.13 with the venv module was found")
+        sys.exit("no Python 3.10 or newer with the venv module was found")
     return dict(sorted(found.items()))
 
 
