@@ -1,0 +1,159 @@
+"""Reads the zip files of `torch.save` (PyTorch 1.6 and later): ``.pt``, ``.pth``, ``.bin``.
+
+Needs no PyTorch, executes nothing, and keeps tensors in the file until they are asked for. Where PyTorch
+does not look (checksums, lengths, bounds, two members of one name), this does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptfmt.containers.pickle.interpreter import interpret
+from ckptfmt.containers.zip.archive import ZipArchive
+from ckptfmt.errors import FormatError, LimitError, MissingFileError, TreeError, UnsupportedVersionError
+from ckptfmt.frameworks.pytorch.rebuild import Tensors
+from ckptfmt.frameworks.pytorch.storages import ZipStorages
+from ckptfmt.storage.reader import FileReader
+from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import os
+
+    from ckptfmt.frameworks.pytorch.storages import Storages
+    from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.findings import Finding
+    from ckptfmt.tree.nodes import Tree
+
+__all__ = ["read", "read_pickle", "read_zip"]
+
+_NEWEST_VERSION = 10  # kMaxSupportedFileFormatVersion of caffe2/serialize/versions.h
+_RECORD_LIMIT = 64
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a zip file of `torch.save`.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+
+    Returns
+    -------
+    Checkpoint
+        Tensors are read from the file when they are asked for, their records verified first; close it
+        when done.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged, hostile or of another kind; names the file, the member and the tensor.
+    UnsupportedVersionError
+        It is a TorchScript or exported program, encrypted, or of a newer version.
+    NotFoundError, StorageError
+        It is not there, or cannot be read.
+    """
+    reader = FileReader(path)
+    try:
+        tree, findings = read_zip(reader)
+    except BaseException:
+        reader.close()
+        raise
+    return Checkpoint(tree, format="torch", findings=findings, close=reader.close)
+
+
+def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
+    """Return the tree of a zip file of `torch.save`, and what was found; errors as `read`."""
+    archive = ZipArchive(reader)
+    root = _root(archive)
+    _check_kind(archive, root)
+    storages = ZipStorages(archive, root, big_endian=_is_big_endian(archive, root))
+    member = archive.open(f"{root}/data.pkl")
+    data = member.read(0, member.size)
+    tree, findings, end = read_pickle(data, storages, file=member.name)
+    if end != len(data):
+        raise FormatError("bytes follow the end of the pickle", file=member.name, offset=end)
+    return tree, (*archive.findings(), *findings)
+
+
+def read_pickle(
+    data: bytes, storages: Storages, *, file: str, start: int = 0
+) -> tuple[Tree, tuple[Finding, ...], int]:
+    """Return the tree of a pickle whose tensors lie in `storages`, what was found, and where it ends.
+
+    Parameters
+    ----------
+    data : bytes
+    storages : Storages
+    file : str
+        What to call it in errors.
+    start : int
+        Where in `data` the pickle begins.
+
+    Raises
+    ------
+    FormatError
+        As `read`.
+    """
+    node, end = interpret(data, start=start, file=file)
+    makes = Tensors(storages)
+    try:
+        tree, findings = as_tree(node, adapt=makes.values.adapt)
+        return tree, (*findings, *makes.finish(tree)), end
+    except FormatError as error:
+        raise error.located(file=file) from None
+    except TreeError as error:
+        raise FormatError(str(error), file=file) from None
+    except RecursionError:
+        raise LimitError("objects are nested too deeply", file=file) from None
+
+
+def _root(archive: ZipArchive) -> str:
+    """Return the one folder that all members lie in."""
+    roots = {name.partition("/")[0] if "/" in name else "" for name in archive.entries}
+    if len(roots) != 1 or "" in roots:
+        shown = ", ".join(sorted(roots)[:3]) or "no members"
+        message = f"not a file of torch.save: its members do not lie in one folder ({shown})"
+        raise FormatError(message, file=archive.name)
+    if len({name.lower() for name in archive.entries}) != len(archive.entries):
+        message = "members whose names differ in case only: PyTorch takes them for one"
+        raise FormatError(message, file=archive.name)
+    return roots.pop()
+
+
+def _check_kind(archive: ZipArchive, root: str) -> None:
+    members = archive.entries
+    for sign, kind in (
+        ("constants.pkl", "a TorchScript program"),
+        ("archive_format", "a program of torch.export"),
+        ("models/model.json", "a program of torch.export"),
+    ):
+        if f"{root}/{sign}" in members:
+            message = f"the file is {kind}, not one of torch.save"
+            raise UnsupportedVersionError(message, file=archive.name)
+    for name in ("data.pkl", "version"):
+        if f"{root}/{name}" not in members:
+            message = f"not a file of torch.save: there is no member {name!r} in {root!r}"
+            raise MissingFileError(message, file=archive.name)
+    version = _record(archive, f"{root}/version").strip()
+    if not version.isdigit():
+        raise FormatError(f"malformed version {version!r}", file=archive.name)
+    if not 1 <= int(version) <= _NEWEST_VERSION:
+        message = f"version {int(version)}; 1 to {_NEWEST_VERSION} are read"
+        raise UnsupportedVersionError(message, file=archive.name)
+
+
+def _record(archive: ZipArchive, name: str) -> bytes:
+    member = archive.open(name)
+    if member.size > _RECORD_LIMIT:
+        raise FormatError(f"a record of {member.size} bytes where a word must be", file=member.name)
+    return member.read(0, member.size)
+
+
+def _is_big_endian(archive: ZipArchive, root: str) -> bool:
+    """Return the byte order of the storages; files without a record of it are little-endian."""
+    name = f"{root}/byteorder"
+    order = _record(archive, name) if name in archive.entries else b"little"
+    if order not in (b"little", b"big"):
+        raise FormatError(f"unknown byte order {order!r}", file=archive.name)
+    return order == b"big"
