@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key, Path
@@ -78,7 +80,7 @@ class Checkpoint:
         if close is not None:
             close()
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
