@@ -1,0 +1,115 @@
+"""What an archive is by the names of its members: a PyTorch file, an NPZ, or something else.
+
+Zip archives are read through the strict parser, so that detection sees what the reader will see. Of a tar
+archive only the headers of the first members are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptfmt.containers.zip.directory import read_entries
+from ckptfmt.errors import FormatError, TruncatedError
+from ckptfmt.registry.table import Format, format_named
+from ckptfmt.registry.texts import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptfmt.storage.reader import ByteReader
+
+__all__ = ["is_tar", "tar_kind", "zip_kind"]
+
+_BLOCK = 512
+_MEMBERS = 16
+_CHECKPOINTS = (".pt", ".pth", ".npz", ".safetensors", ".bin", ".ckpt", ".h5", ".npy")
+
+
+def zip_kind(reader: ByteReader, head: bytes) -> Format | tuple[str, str]:
+    """Return the format of a zip archive, or what else it is and what to do.
+
+    Raises
+    ------
+    TruncatedError
+        It is cut short; the message says of what it looks like the beginning.
+    FormatError
+        It breaks the format of zip archives.
+    """
+    try:
+        names = [entry.name for entry in read_entries(reader)]
+    except TruncatedError as error:
+        message = f"{_beginning(head)} that is cut short after {reader.size} bytes: download or copy it again"
+        raise TruncatedError(message, file=reader.name, offset=reader.size) from error
+    except FormatError as error:
+        raise error.located(file=reader.name) from error
+    if all(name.endswith(".npy") for name in names):  # none at all is how numpy writes no arrays
+        return format_named("npz")
+    return _torch_kind(names) or _other_kind(names)
+
+
+def _beginning(head: bytes) -> str:
+    """Say what a zip archive looks like by its first member."""
+    length = int.from_bytes(head[26:28], "little")
+    name = head[30 : 30 + length]
+    if name.endswith((b"/data.pkl", b"/version", b"/.format_version", b"/byteorder")) or b"/data/" in name:
+        return "a PyTorch file (a zip archive)"
+    if name.endswith(b".npy"):
+        return "an NPZ file (a zip archive)"
+    return "a zip archive"
+
+
+def _torch_kind(names: Sequence[str]) -> Format | tuple[str, str] | None:
+    roots = {name.partition("/")[0] for name in names}
+    if len(roots) != 1:
+        return None
+    below = {name.partition("/")[2] for name in names}
+    if "archive_format" in below and any(name.startswith("models/") for name in below):
+        return "a program written by torch.export (.pt2)", "Give the state dict that it was made from."
+    if "constants.pkl" in below:
+        advice = "Load it with torch.jit.load where you trust it, and save its state_dict()."
+        return "a TorchScript program", advice
+    if "data.pkl" in below:
+        return format_named("torch")
+    return None
+
+
+def _other_kind(names: Sequence[str]) -> tuple[str, str]:
+    if {"config.json", "metadata.json"} <= set(names) and any(name.endswith(".h5") for name in names):
+        return "a Keras model (.keras)", "This release does not read it."
+    inside = sorted(name for name in names if name.lower().endswith(_CHECKPOINTS))
+    if inside:
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        what = f"a zip archive with {quoted(inside[0].encode())}{more} inside"
+        return what, "Unpack it and give what is inside."
+    return (
+        f"a zip archive that begins with {quoted(names[0].encode())}",
+        "It holds no checkpoint that we know.",
+    )
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether a file begins with a tar header (POSIX or GNU)."""
+    return head[257:262] == b"ustar"
+
+
+def tar_kind(reader: ByteReader) -> tuple[str, str]:
+    """Return what a tar archive is and what to do."""
+    names = _tar_names(reader)
+    if {b"storages", b"tensors", b"pickle"} <= set(names):
+        advice = "Load it with a PyTorch that reads it, where you trust the file, and save it again."
+        return "a PyTorch file of before 0.1.10 (a tar archive)", advice
+    return f"a tar archive that begins with {quoted(names[0])}", "Unpack it and give what is inside."
+
+
+def _tar_names(reader: ByteReader) -> list[bytes]:
+    """Return the names of the first members; at least one."""
+    names: list[bytes] = []
+    at = 0
+    while len(names) < _MEMBERS and at + _BLOCK <= reader.size:
+        block = reader.read(at, _BLOCK)
+        digits = block[124:136].rstrip(b"\0 ").lstrip(b" ") or b"0"
+        if block[257:262] != b"ustar" or not digits.isdigit() or not set(digits) <= set(b"01234567"):
+            break
+        names.append(block[:100].rstrip(b"\0").removeprefix(b"./"))
+        at += _BLOCK + -(-int(digits, 8) // _BLOCK) * _BLOCK
+    return names or [reader.read(0, min(100, reader.size)).rstrip(b"\0")]

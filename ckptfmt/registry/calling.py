@@ -1,0 +1,146 @@
+"""Readers, writers and live objects behind dotted names: imported when they are first called.
+
+A third party that is not installed is told as the extra that brings it. Nothing here looks at bytes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from ckptfmt.errors import ConversionError, MissingExtraError
+from ckptfmt.registry.table import Format, format_named
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from ckptfmt.tree.checkpoint import Checkpoint
+    from ckptfmt.tree.findings import Finding
+    from ckptfmt.tree.nodes import Tree
+
+__all__ = ["adapt", "read_foreign", "write_foreign"]
+
+Reader: TypeAlias = "Callable[[str | os.PathLike[str]], Checkpoint]"
+Writer: TypeAlias = "Callable[..., tuple[Finding, ...]]"
+
+_LIVE = {"torch": ("ckptfmt.frameworks.pytorch.live:adapt", "torch")}
+"""By the package that an object's class comes from: who understands it, and the extra that this needs."""
+
+
+def adapt(value: object) -> object:
+    """Return what stands for a framework's own object in a tree, or NotImplemented.
+
+    The class tells where the object comes from; no framework is imported unless one of its objects is
+    here, and then it is imported already.
+
+    Raises
+    ------
+    MissingExtraError
+        The object says that it is of a framework that cannot be imported.
+    """
+    for kind in type(value).__mro__:
+        known = _LIVE.get(kind.__module__.partition(".")[0])
+        if known is not None:
+            dotted, extra = known
+            function = cast("Callable[[object], object]", _resolved(dotted, extra, "keeping its objects"))
+            return function(value)
+    return NotImplemented
+
+
+def read_foreign(path: str | os.PathLike[str], name: str) -> Checkpoint:
+    """Read a file of a foreign format.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+    name : str
+        The format's name.
+
+    Raises
+    ------
+    UnknownFormatError
+        No foreign format is called that.
+    MissingExtraError
+        Its reader needs an extra.
+    FormatError, StorageError
+        As its reader says.
+    """
+    found = format_named(name)
+    reader = cast("Reader", _resolved(_required(found, found.reader), found.extra, f"reading {name}"))
+    return reader(path)
+
+
+def write_foreign(
+    tree: Tree,
+    target: str | os.PathLike[str],
+    name: str,
+    *,
+    codec: str | None = None,
+    shard_size: int | None = None,
+    overwrite: bool = False,
+) -> tuple[Finding, ...]:
+    """Write a tree in a foreign format.
+
+    Parameters
+    ----------
+    tree : Tree
+    target : str or os.PathLike
+    name : str
+        The format's name.
+    codec : str, optional
+        One of the format's; its first by default.
+    shard_size : int, optional
+        Bytes of data at which a file is closed, for formats that can be spread.
+    overwrite : bool
+
+    Returns
+    -------
+    tuple of Finding
+        What the format could not carry.
+
+    Raises
+    ------
+    UnknownFormatError, ConversionError
+        No foreign format is called that, or it has no such option.
+    MissingExtraError
+        Its writer needs an extra.
+    CkptError
+        As its writer says.
+    """
+    found = format_named(name)
+    check_options(found, codec=codec, shard_size=shard_size)
+    writer = cast("Writer", _resolved(_required(found, found.writer), found.extra, f"writing {name}"))
+    options: dict[str, bool | int | None] = {"overwrite": overwrite}
+    if "deflate" in found.codecs:
+        options["compressed"] = codec == "deflate"
+    if found.shards:
+        options["shard_size"] = shard_size
+    return writer(tree, target, **options)
+
+
+def check_options(found: Format, *, codec: str | None, shard_size: int | None) -> None:
+    """Raise ConversionError unless a format has the codec and, if one is given, a size of shards."""
+    if codec is not None and codec not in found.codecs:
+        known = " or ".join(found.codecs)
+        raise ConversionError(f"{found.name} cannot store data as {codec!r}, only as {known}")
+    if shard_size is not None and not found.shards:
+        raise ConversionError(f"{found.name} is one file; it has no size of shards")
+    if shard_size is not None and shard_size < 1:
+        raise ConversionError(f"a shard cannot have {shard_size} bytes")
+
+
+def _required(found: Format, dotted: str | None) -> str:
+    if dotted is None:
+        raise ConversionError(f"{found.name} is our own format: load and save do it")
+    return dotted
+
+
+def _resolved(dotted: str, extra: str | None, why: str) -> object:
+    module, _, function = dotted.partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except ImportError as error:
+        if extra is None or (error.name or "").partition(".")[0] == "ckptfmt":
+            raise
+        raise MissingExtraError(extra, why) from error

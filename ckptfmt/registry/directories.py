@@ -1,0 +1,83 @@
+"""What a directory is by the names of its entries: a checkpoint of ours, one of another kind, or a folder.
+
+Entries are looked at by name and kind only; nothing is entered except to see whether a checkpoint of ours
+lies in it. Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ckptfmt.registry.table import NATIVE, Format, format_named
+from ckptfmt.registry.texts import quoted
+from ckptfmt.storage.removal import COMMIT_RECORD, is_checkpoint
+
+if TYPE_CHECKING:
+    from ckptfmt.storage.directory import Directory
+
+__all__ = ["describe_directory"]
+
+_SHARD = re.compile(r"data-[0-9]{5}-of-[0-9]{5}\.(safetensors|ckz)")
+_NOT_YET = "This release does not read it."
+_FILES = (
+    ".bin",
+    ".ckpt",
+    ".h5",
+    ".index",
+    ".keras",
+    ".npz",
+    ".pt",
+    ".pth",
+    ".safetensors",
+    ".safetensors.index.json",
+)
+_SHOWN = 5
+_LOOKED_AT = 1000
+
+_MARKS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"saved_model.pb", "saved_model.pbtxt"}), "a TensorFlow SavedModel"),
+    (
+        frozenset({"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "orbax.checkpoint"}),
+        "an Orbax checkpoint",
+    ),
+    (frozenset({".zarray", ".zgroup", ".zmetadata", "zarr.json"}), "a Zarr store"),
+)
+"""Names of which one is enough."""
+
+
+def describe_directory(place: Directory) -> Format | tuple[str, str]:
+    """Return the format of a directory, or what else it is and what to do.
+
+    A directory is a checkpoint of ours if it has its manifest, or shards that only we name so: what is
+    missing or broken then is for `check` to say.
+    """
+    names = sorted(place.names())
+    known = set(names)
+    if COMMIT_RECORD in known or any(_SHARD.fullmatch(name) for name in names):
+        return format_named(NATIVE)
+    if ".metadata" in known and any(name.endswith(".distcp") for name in names):
+        return "a torch.distributed checkpoint (DCP)", _NOT_YET
+    if any(name.endswith(".distcp") for name in names):
+        return "a torch.distributed checkpoint (DCP) without its .metadata", "It is not complete."
+    for marks, what in _MARKS:
+        if marks & known:
+            return what, _NOT_YET
+    if "checkpoint" in known and any(name.endswith(".index") for name in names):
+        return "a directory of TensorFlow checkpoints", _NOT_YET
+    return _folder(place, names)
+
+
+def _folder(place: Directory, names: list[str]) -> tuple[str, str]:
+    if not names:
+        return "an empty directory", "There is no checkpoint in it."
+    index = next((name for name in names if name.endswith(".safetensors.index.json")), None)
+    if index is not None:
+        return f"a directory with {quoted(index.encode(errors='replace'))} in it", "Give that index."
+    found = [name for name in names if name.lower().endswith(_FILES)]
+    found += [name for name in names[:_LOOKED_AT] if name[0] != "." and is_checkpoint(place, name)]
+    if not found:
+        return "a directory without a checkpoint that we know", "Give a file, or a checkpoint's directory."
+    listed = ", ".join(quoted(name.encode(errors="replace")) for name in sorted(found)[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"a directory that holds {listed}{more}", "Give one of them."

@@ -1,0 +1,171 @@
+"""What files of other kinds begin with: one row for each, with what to do about it.
+
+Only kinds that people do give to a checkpoint tool. The rows are tried in order, the surer first; a row
+says what the content is, never what the file is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Signature", "signature_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A sign of a kind of file.
+
+    Attributes
+    ----------
+    magic : bytes
+    what : str
+        What the file is, with its article.
+    advice : str
+        What to do, as a sentence.
+    offset : int
+        Where `magic` stands.
+    """
+
+    magic: bytes
+    what: str
+    advice: str
+    offset: int = 0
+
+
+_UNPACK = "Unpack it and give what is inside."
+_NOT_YET = "This release does not read it."
+_NO_WEIGHTS = "It holds no checkpoint."
+_TORCH_AGAIN = (
+    "This release reads the zip form that torch.save writes since PyTorch 1.6: load it with the PyTorch it is"
+    " from, where you trust the file, and save it again."
+)
+
+_SIGNATURES = (
+    Signature(b"\x1f\x8b", "a gzip file", _UNPACK),
+    Signature(b"BZh", "a bzip2 file", _UNPACK),
+    Signature(b"\xfd7zXZ\x00", "an xz file", _UNPACK),
+    Signature(b"\x28\xb5\x2f\xfd", "a Zstandard file", _UNPACK),
+    Signature(b"\x04\x22\x4d\x18", "an LZ4 file", _UNPACK),
+    Signature(b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
+    Signature(b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
+    Signature(
+        b"\x93NUMPY",
+        "a single NumPy array (.npy)",
+        'Put it into an archive: numpy.savez("x.npz", name=array).',
+    ),
+    Signature(b"GGUF", "a GGUF model", _NOT_YET),
+    Signature(b"GGML", "a GGML model", _NOT_YET),
+    Signature(b"TFL3", "a TensorFlow Lite model", "Give the checkpoint that it was made from.", 4),
+    Signature(b"PTMF", "a PyTorch mobile model", "Give the checkpoint that it was made from.", 4),
+    Signature(
+        b"\x12\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+        "an MXNet parameter file",
+        _NOT_YET,
+    ),
+    Signature(b"\x0c\xdb\x3a\x2a", "a part of an OCDBT store, as Orbax writes", _NOT_YET),
+    Signature(b"MATLAB 5.0 MAT-file", "a MATLAB file", _NOT_YET),
+    Signature(b"SQLite format 3\x00", "an SQLite data base", _NO_WEIGHTS),
+    Signature(b"PAR1", "a Parquet file", _NO_WEIGHTS),
+    Signature(b"ARROW1", "an Arrow file", _NO_WEIGHTS),
+    Signature(b"%PDF-", "a PDF document", _NO_WEIGHTS),
+    Signature(b"\x89PNG\r\n\x1a\n", "a PNG image", _NO_WEIGHTS),
+    Signature(b"\xff\xd8\xff", "a JPEG image", _NO_WEIGHTS),
+    Signature(b"\x7fELF", "a program or library", _NO_WEIGHTS),
+    Signature(b"Salted__", "a file encrypted by OpenSSL", "Decrypt it first."),
+    Signature(b"age-encryption.org/", "a file encrypted by age", "Decrypt it first."),
+)
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
+_TABLE_END = bytes.fromhex("57fb808b247547db")
+
+
+def signature_of(head: bytes, tail: bytes) -> Signature | None:
+    """Return the first sign that fits a file, or None.
+
+    Parameters
+    ----------
+    head : bytes
+        Up to 4 KiB from the beginning.
+    tail : bytes
+        Up to 4 KiB from the end.
+    """
+    for row in _SIGNATURES:
+        if head.startswith(row.magic, row.offset):
+            return row
+    for look in (_pickle, _hdf5, _table, _onnx, _message_pack):
+        found = look(head, tail)
+        if found is not None:
+            return found
+    return None
+
+
+def _pickle(head: bytes, _tail: bytes) -> Signature | None:
+    """Protocol 2 and later begin with ``80 0N``; text protocols with an opening bracket and a memo."""
+    binary = len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+    if binary and _TORCH_MAGIC in head[:32]:
+        return Signature(b"", "a PyTorch file of the old kind (a stream of pickles)", _TORCH_AGAIN)
+    if binary and b"torch.distributed.checkpoint.metadata" in head:
+        advice = f"Its directory is a torch.distributed checkpoint. {_NOT_YET}"
+        return Signature(b"", "the metadata of a torch.distributed checkpoint", advice)
+    if binary and b"torch._utils" in head:
+        advice = "Give the whole .pt file: what it refers to is not in here."
+        return Signature(b"", "the pickle out of a PyTorch file (its data.pkl)", advice)
+    if binary or head.startswith((b"(dp0\n", b"(lp0\n", b"(dp1\n", b"(lp1\n", b"ccopy_reg\n")):
+        advice = "Load it where you trust it, and save its arrays as NPZ or with ckptfmt.save."
+        return Signature(b"", "a bare pickle", advice)
+    return None
+
+
+def _hdf5(head: bytes, _tail: bytes) -> Signature | None:
+    """The signature stands at 0, or at a power of two from 512 on (HDF5 file format 3.0, section II.A)."""
+    if any(head.startswith(_HDF5, offset) for offset in (0, 512, 1024, 2048)):
+        return Signature(b"", "an HDF5 file, as Keras and Chainer write", _NOT_YET)
+    return None
+
+
+def _table(head: bytes, tail: bytes) -> Signature | None:
+    """A TensorFlow table ends with its magic; the value of its first, empty key tells which kind it is."""
+    if not tail.endswith(_TABLE_END):
+        return None
+    value = _first_value(head)
+    if value.startswith(b"\n"):  # SavedTensorSlices.meta
+        return Signature(b"", "a TensorFlow checkpoint of version 1", _NOT_YET)
+    if value.startswith((b"\x08", b"\x10", b"\x1a")):  # BundleHeaderProto
+        return Signature(b"", "the index of a TensorFlow checkpoint", _NOT_YET)
+    return Signature(b"", "a sorted table, as TensorFlow and LevelDB write", _NOT_YET)
+
+
+def _first_value(head: bytes) -> bytes:
+    """Return the beginning of the value of a table's first key if that key is empty."""
+    if head[:2] != b"\x00\x00":
+        return b""
+    at = 2
+    while at < min(len(head), 12) and head[at] & 0x80:
+        at += 1
+    return head[at + 1 : at + 9]
+
+
+def _onnx(head: bytes, _tail: bytes) -> Signature | None:
+    """ModelProto: its version (field 1), then the name of its producer (field 2), short and in ASCII."""
+    if len(head) < 8 or head[0] != 0x08 or not 1 <= head[1] <= 32 or head[2] != 0x12:
+        return None
+    length = head[3]
+    name = head[4 : 4 + length]
+    if 0 < length < 64 and len(name) == length and name.isascii() and name.decode().isprintable():
+        return Signature(
+            b"", "an ONNX model, by the look of it", "Give the checkpoint that it was made from."
+        )
+    return None
+
+
+def _message_pack(head: bytes, _tail: bytes) -> Signature | None:
+    """A small mapping whose first key is a short string of ASCII, as Flax writes."""
+    if len(head) < 8 or not (0x81 <= head[0] <= 0x8F or head[0] == 0xDE):
+        return None
+    at = 1 if head[0] < 0x90 else 3
+    length = head[at] - 0xA0
+    name = head[at + 1 : at + 1 + max(length, 0)]
+    if 1 <= length <= 31 and len(name) == length and name.isascii() and name.decode().isprintable():
+        return Signature(b"", "a MessagePack file, as Flax writes, by the look of it", _NOT_YET)
+    return None

@@ -1,0 +1,112 @@
+"""The formats of this release as data: one row for each, sorted by name.
+
+Readers and writers are dotted names, so that listing formats imports none of them. Our own format has
+neither: `saving` and `loading` lie above this layer, and `conversion` calls them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptfmt.errors import UnknownFormatError
+
+__all__ = ["NATIVE", "Format", "format_named", "formats"]
+
+NATIVE = "ckptfmt"
+"""The name of our own format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes
+    ----------
+    name : str
+        What a user types.
+    summary : str
+        What it is, in a few words.
+    container : str
+        What its bytes are: ``"directory"``, ``"zip"`` or ``"safetensors"``.
+    extensions : tuple of str
+        Endings of the targets that mean this format where none is named: with the dot, lower case; empty for
+        no ending at all. Never used to tell what a file holds.
+    reader, writer : str or None
+        ``"module:function"``; None for our own format.
+    codecs : tuple of str
+        How its data can be stored, the default first.
+    shards : bool
+        Whether it can be spread over files of a given size.
+    extra : str or None
+        The extra that reading and writing need.
+    """
+
+    name: str
+    summary: str
+    container: str
+    extensions: tuple[str, ...]
+    reader: str | None
+    writer: str | None
+    codecs: tuple[str, ...] = ("raw",)
+    shards: bool = False
+    extra: str | None = None
+
+
+_FORMATS = (
+    Format(
+        NATIVE,
+        "a directory with a manifest, safetensors shards and a digest of every byte",
+        "directory",
+        ("", ".ckptfmt"),
+        None,
+        None,
+        codecs=("raw", "zstd", "planes+zstd"),
+        shards=True,
+    ),
+    Format(
+        "npz",
+        "NumPy arrays in a zip archive, as numpy.savez and Chainer write",
+        "zip",
+        (".npz",),
+        "ckptfmt.frameworks.flat.npz:read",
+        "ckptfmt.frameworks.flat.npz:write",
+        codecs=("raw", "deflate"),
+    ),
+    Format(
+        "safetensors",
+        "one safetensors file, or shards with an index",
+        "safetensors",
+        (".safetensors", ".safetensors.index.json"),
+        "ckptfmt.frameworks.flat.safetensors:read",
+        "ckptfmt.frameworks.flat.safetensors:write",
+        shards=True,
+    ),
+    Format(
+        "torch",
+        "a zip archive as torch.save writes since 1.6",
+        "zip",
+        (".pt", ".pth"),
+        "ckptfmt.frameworks.pytorch.reader:read",
+        "ckptfmt.frameworks.pytorch.writer:write",
+    ),
+)
+
+
+def formats() -> tuple[Format, ...]:
+    """Return all formats of this release, sorted by name."""
+    return _FORMATS
+
+
+def format_named(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises
+    ------
+    UnknownFormatError
+        There is none; the message lists those there are.
+    """
+    for known in _FORMATS:
+        if known.name == name:
+            return known
+    known_names = ", ".join(known.name for known in _FORMATS)
+    raise UnknownFormatError(f"no format is called {name!r}; there are {known_names}")
