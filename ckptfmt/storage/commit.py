@@ -49,6 +49,8 @@ class Staging:
         aside first, for file systems that cannot exchange.
     job : str, optional
         What to call the job in the owner record.
+    record : str
+        The file that makes such a directory one; another for directories of a foreign format.
     system : System, optional
 
     Attributes
@@ -70,6 +72,7 @@ class Staging:
         "_identity",
         "_overwrite",
         "_parent",
+        "_record",
         "_system",
         "committed",
         "directory",
@@ -86,12 +89,14 @@ class Staging:
         *,
         overwrite: Overwrite = "no",
         job: str | None = None,
+        record: str = COMMIT_RECORD,
         system: System | None = None,
     ) -> None:
         self._system = System() if system is None else system
         self._claim = Claim(self._system, path, job=job)
         self.path = self._claim.path
         self._overwrite = overwrite
+        self._record = record
         self._identity: Identity | None = None
         self.files: list[DataFile] = []
         self.committed = False
@@ -211,8 +216,8 @@ class Staging:
         self._finish()
 
     def _make_durable(self) -> None:
-        if not self.directory.is_file(COMMIT_RECORD):
-            message = f"no {COMMIT_RECORD} was written to {self.directory.path}"
+        if not self.directory.is_file(self._record):
+            message = f"no {self._record} was written to {self.directory.path}"
             raise ValueError(message)
         for file in self.files:
             file.sync()
@@ -238,15 +243,18 @@ class Staging:
         if self._overwrite == "no":
             message = "is already there"
             raise ExistsError(message, file=self.path, errno=errno.EEXIST)
-        if not is_checkpoint(self._parent, self._target):
+        if not self._is_checkpoint(self._target):
             raise self._not_ours()
 
     def _not_ours(self) -> ExistsError:
         message = (
-            f"is not a checkpoint directory (a link, a file, or without {COMMIT_RECORD}, or with directories "
+            f"is not a checkpoint directory (a link, a file, or without {self._record}, or with directories "
             "inside), so it is not overwritten: choose another name or remove it yourself"
         )
         return ExistsError(message, file=self.path, errno=errno.EEXIST)
+
+    def _is_checkpoint(self, name: str) -> bool:
+        return is_checkpoint(self._parent, name, record=self._record)
 
     def _is_empty_directory(self) -> bool:
         try:
@@ -257,7 +265,7 @@ class Staging:
 
     def _place_new(self) -> tuple[str | None, bool]:
         """Try once; return where the old is, and whether the new is in place."""
-        if not is_checkpoint(self._parent, self._target):
+        if not self._is_checkpoint(self._target):
             return None, self._rename_in()
         if self._overwrite == "exchange":
             return self._staging, self._exchange_in()
@@ -284,7 +292,7 @@ class Staging:
         except OSError as error:
             if not self._is_in_place():
                 raise self._exchange_error(error) from error
-        if not is_checkpoint(self._parent, self._staging):  # it was replaced since we looked
+        if not self._is_checkpoint(self._staging):  # it was replaced since we looked
             self._undo(lambda: self._system.exchange(self._parent, self._staging, self._target))
             raise self._not_ours()
         return True
@@ -301,7 +309,7 @@ class Staging:
                 raise storage_error(
                     error, "could not move the old checkpoint aside", file=self.path
                 ) from error
-        if not is_checkpoint(self._parent, aside):
+        if not self._is_checkpoint(aside):
             self._undo(lambda: self._system.rename(self._parent, aside, self._target))
             raise self._not_ours()
         try:

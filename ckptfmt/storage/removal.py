@@ -21,7 +21,7 @@ __all__ = ["COMMIT_RECORD", "entry_size", "is_checkpoint", "remove_entry"]
 COMMIT_RECORD = "manifest.json"
 
 
-def is_checkpoint(place: Directory, name: str) -> bool:
+def is_checkpoint(place: Directory, name: str, *, record: str = COMMIT_RECORD) -> bool:
     """Return whether an entry looks like a checkpoint: a directory, not a link, flat, with a commit record.
 
     Whether the record is valid is not asked: a damaged checkpoint may be overwritten too.
@@ -30,9 +30,7 @@ def is_checkpoint(place: Directory, name: str) -> bool:
     if status is None or not stat.S_ISDIR(status.st_mode):
         return False
     with place.subdirectory(name) as child:
-        return child.is_file(COMMIT_RECORD) and not any(
-            _is_directory(child, entry) for entry in child.names()
-        )
+        return child.is_file(record) and not any(_is_directory(child, entry) for entry in child.names())
 
 
 def _is_directory(place: Directory, name: str) -> bool:

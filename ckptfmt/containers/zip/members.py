@@ -26,6 +26,7 @@ __all__ = ["DeflatedMember", "Member", "StoredMember"]
 
 _PIECE = 4 << 20
 _INFLATED_PIECE = 1 << 20
+_PEEKED_PIECE = 64 << 10
 
 
 class Member:
@@ -66,6 +67,13 @@ class Member:
         self.readinto(offset, memoryview(data))
         return bytes(data)
 
+    def peek(self, length: int) -> bytes:
+        """Return the first bytes, at most `length`, before anything is verified.
+
+        For a look at what a large member is; what is read afterwards is verified as ever.
+        """
+        raise NotImplementedError
+
     def readinto(self, offset: int, out: memoryview) -> None:
         """Fill `out`; errors as `read`."""
         raise NotImplementedError
@@ -84,6 +92,10 @@ class Member:
 
 class StoredMember(Member):
     """A member whose bytes lie in the archive as they are."""
+
+    def peek(self, length: int) -> bytes:
+        """Return the first bytes as they lie there."""
+        return self._reader.read(self._start, min(length, self.size))
 
     def readinto(self, offset: int, out: memoryview) -> None:
         """Fill `out`, reading the whole member first unless it was verified before."""
@@ -131,6 +143,16 @@ class DeflatedMember(Member):
         self._pieces: Iterator[memoryview] = iter(())
         self._rest = memoryview(b"")
         self._position = -1
+
+    def peek(self, length: int) -> bytes:
+        """Return what the first of the deflated bytes inflate to, at most a MiB."""
+        engine = zlib.decompressobj(-zlib.MAX_WBITS)
+        length = min(length, self.size, _INFLATED_PIECE)
+        stored = self._reader.read(self._start, min(_PEEKED_PIECE, self._entry.stored))
+        try:
+            return engine.decompress(stored, max(1, length))[:length]
+        except zlib.error as error:
+            raise FormatError(f"cannot be inflated: {error}", file=self.name, offset=self._start) from None
 
     def readinto(self, offset: int, out: memoryview) -> None:
         """Fill `out`, going on from the last call where that is possible."""
