@@ -200,7 +200,7 @@ class DataFile:
             done += progress
             if progress == 0:
                 failures += 1
-                self._retry(OSError(errno.EIO, "nothing was written"), offset + done, failures)
+                self._retry(OSError(errno.EIO, "less than a page was written"), offset + done, failures)
         if not self.direct and len(view) > PAGE:
             self._system.start_writeback(self._fd, offset, len(view))
 

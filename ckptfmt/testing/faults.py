@@ -148,13 +148,15 @@ class FaultySystem(System):
     def write(self, fd: int, data: memoryview, offset: int) -> int:
         """Write, or less, or not."""
         fault = self._due("write", self._names.get(fd, ""))
-        if fault is not None and fault.kind == "kill":
+        refused = self._refuse_direct == "write" and fd in self._directs
+        if fault is not None and (fault.kind == "kill" or (refused and fault.kind == "kill-midway")):
             _die()
-        if self._refuse_direct == "write" and fd in self._directs:
-            fault = Fault("error", at=0, number=errno.EINVAL) if fault is None else fault
-        elif fault is None:
+        if refused:
+            number = fault.number if fault is not None and fault.kind.startswith("error") else errno.EINVAL
+            raise OSError(number, os.strerror(number))
+        if fault is None:
             return super().write(fd, data, offset)
-        elif fault.kind != "error":
+        if fault.kind != "error":
             self._write_half(fd, data, offset)
         if fault.kind == "kill-midway":
             _die()

@@ -54,7 +54,7 @@ def save_simple(
             file.write_at(PAGE if direct else 0, buffer[PAGE if direct else 0 :])
             if direct:
                 file.write_at(0, buffer[:PAGE])
-        staging.write_bytes("note.json", str(version).encode())
+        staging.write_bytes("note.json", f"version {version}".encode())
         record = {"version": version, "digests": digests}
         staging.write_bytes(COMMIT_RECORD, json.dumps(record).encode())
         staging.commit()
@@ -78,7 +78,7 @@ def load_simple(path: str | os.PathLike[str]) -> int:
         for name, reader in readers.items():
             with reader:
                 data = reader.read(0, reader.size)
-            expected = str(version).encode() if name == "note.json" else _content(name, version)
+            expected = f"version {version}".encode() if name == "note.json" else _content(name, version)
             if data != expected:
                 message = f"{name} is not of version {version}"
                 raise MixedError(message)
