@@ -7,6 +7,7 @@ memory that is written. One rank is the simplest case of many: the plan knows no
 from __future__ import annotations
 
 import getpass
+import operator
 import os
 import platform
 import sys
@@ -204,9 +205,10 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
 def _checked_step(step: int | None) -> int | None:
     if step is None:
         return None
-    if type(step) is bool or not isinstance(step, int | np.integer) or not 0 <= step <= MAX_BYTES:
+    number = None if isinstance(step, bool) else operator.index(step)
+    if number is None or not 0 <= number <= MAX_BYTES:
         raise TreeError(f"step must be an integer from 0 to 2^53, not {step!r}")
-    return int(step)
+    return number
 
 
 def _checked_extra(extra: Mapping[str, JSON] | None) -> dict[str, JSON]:
@@ -264,7 +266,7 @@ class _State:
     def overlaps(self) -> list[Finding]:
         """Tell of tensors that share part of their memory: they are stored apart."""
         ranges = sorted(
-            (*source.extent, ordinal)
+            (*source.extent(_address(tensor)), ordinal)
             for ordinal, tensor in enumerate(self.tensors)
             if isinstance(source := tensor.source, ArraySource) and tensor.nbytes
         )
@@ -292,6 +294,14 @@ def _untied(places: Sequence[Place]) -> dict[object, tuple[tuple, Tensor]]:
         if earlier is None or encode_path(place.path) < encode_path(earlier[0]):
             rows[key] = (place.path, place.tensor if earlier is None else earlier[1])
     return rows
+
+
+def _address(tensor: Tensor) -> int | None:
+    """Return where a numpy array begins in memory, if its identity says so."""
+    match tensor.identity:
+        case ("memory", int(address), *_):
+            return address
+    return None
 
 
 def _write_data(state: _State, staging: Staging, options: _Options) -> Written:

@@ -84,7 +84,8 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _split(data: memoryview, width: int) -> bytes:
-    return np.frombuffer(data, np.uint8).reshape(-1, width).T.tobytes()
+    planes: bytes = np.frombuffer(data, np.uint8).reshape(-1, width).T.tobytes()
+    return planes
 
 
 def _join(planes: bytes, width: int) -> memoryview:

@@ -85,8 +85,13 @@ class _Capture:
             message = f"the tree expands to more than {MAX_REFERENCES} nodes"
             raise LimitError(message)
         key = id(value)
-        if key in self._done:
-            return self._done[key][1]
+        done = self._done.get(key)
+        if done is not None:
+            return done[1]
+        if isinstance(value, _ARRAYS):
+            made = _located(numpy_node, value, path)
+            self._done[key] = (value, made)
+            return made
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
             return Opaque(CYCLE, {"up": len(path) - self._open[key]})
@@ -109,8 +114,6 @@ class _Capture:
         return made
 
     def _build(self, value: object, path: Path) -> Tree:
-        if isinstance(value, np.ndarray | np.generic):
-            return _located(numpy_node, value, path)
         if isinstance(value, Tensor | Strings):
             return value
         if isinstance(value, Composite):
@@ -220,6 +223,7 @@ class _Capture:
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _PLAIN = frozenset({dict, list, tuple, set, frozenset, memoryview})
+_ARRAYS = (np.ndarray, np.generic)
 _TAGGABLE = (dict, list, tuple, set, bytes)
 
 
@@ -270,6 +274,9 @@ def numpy_node(value: np.ndarray | np.generic) -> Tree:
     TreeError
         Objects that are not strings, or a platform's own long double.
     """
+    kind = value.dtype.kind
+    if kind in "fiubc" and isinstance(value, np.ndarray):
+        return Tensor.of(value)
     if isinstance(value, np.str_ | np.bytes_):
         return value.item()
     if isinstance(value, np.generic):
@@ -278,7 +285,6 @@ def numpy_node(value: np.ndarray | np.generic) -> Tree:
             node.tag = Tag("numpy.scalar")
             node.identity = None
         return node
-    kind = value.dtype.kind
     if value.dtype.names is not None:
         parts: dict[Key, Tree] = {name: numpy_node(value[name]) for name in value.dtype.names}
         return Composite("numpy.structured", {"descr": str(value.dtype.descr)}, parts)

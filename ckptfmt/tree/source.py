@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.dtypes import DType
 
-__all__ = ["ArraySource", "BytesSource", "Source", "gather", "pack", "read_box", "unpack"]
+__all__ = ["ArraySource", "BytesSource", "Source", "ZeroPadded", "gather", "pack", "read_box", "unpack"]
 
 _SLAB_BYTES = 4 << 20
 _COPY_WITH_NUMPY = 32 << 10
@@ -91,11 +91,17 @@ class ArraySource:
         if array.flags.c_contiguous and not dtype.packed and array.dtype == dtype.numpy:
             self._bytes = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The half-open range of addresses that the elements span; the array is not empty."""
+    def extent(self, address: int | None = None) -> tuple[int, int]:
+        """Return the half-open range of addresses that the elements span; the array is not empty.
+
+        Parameters
+        ----------
+        address : int, optional
+            Of the first element, where the caller knows it: asking numpy takes a while.
+        """
         array = self._array
-        address: int = array.__array_interface__["data"][0]
+        if address is None:
+            address = array.__array_interface__["data"][0]
         if self._bytes is not None:
             return address, address + array.nbytes
         reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
@@ -135,6 +141,36 @@ class ArraySource:
         gather(self._array, first, elements)
         skip = start - first * width
         out[:] = elements.view(np.uint8).data[skip : skip + len(out)]
+
+
+class ZeroPadded:
+    """Packed elements of another source, the unused bits of their last byte set to zero.
+
+    Parameters
+    ----------
+    source : Source
+    nbytes : int
+        Length of the canonical bytes.
+    used : int
+        Bits of the last byte that hold elements, 1 to 7.
+    """
+
+    __slots__ = ("_last", "_mask", "_source")
+
+    def __init__(self, source: Source, nbytes: int, used: int) -> None:
+        self._source = source
+        self._last = nbytes - 1
+        self._mask = (1 << used) - 1
+
+    def view(self, start: int, stop: int) -> memoryview | None:
+        """Return the bytes where the last is not among them."""
+        return self._source.view(start, stop) if stop <= self._last else None
+
+    def readinto(self, start: int, out: memoryview) -> None:
+        """Copy the bytes, the last one masked."""
+        self._source.readinto(start, out)
+        if start <= self._last < start + len(out):
+            out[self._last - start] &= self._mask
 
 
 def gather(array: np.ndarray, start: int, out: np.ndarray) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ckptfmt.errors import TreeError
 from ckptfmt.tree.box import Box, Index, box_of_index
 from ckptfmt.tree.dtypes import DType, dtype_of
-from ckptfmt.tree.source import ArraySource, read_box
+from ckptfmt.tree.source import ArraySource, ZeroPadded, read_box
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -56,7 +56,7 @@ class Tensor:
     ) -> None:
         self.dtype = dtype
         self.shape = shape
-        self.source = source
+        self.source = _zero_padded(source, dtype, shape) if dtype.bits < 8 else source
         self.tag = tag
         self.identity = identity
         self.digest = digest
@@ -157,6 +157,14 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"Tensor({self.dtype}, {self.shape})"
+
+
+def _zero_padded(source: Source, dtype: DType, shape: tuple[int, ...]) -> Source:
+    """Return a source whose padding bits are zero, as canonical bytes demand."""
+    used = math.prod(shape) * dtype.bits % 8
+    if not used or isinstance(source, ArraySource | ZeroPadded):
+        return source
+    return ZeroPadded(source, dtype.nbytes(shape), used)
 
 
 def _array_identity(array: np.ndarray) -> tuple[object, ...]:

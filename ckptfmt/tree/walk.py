@@ -188,9 +188,7 @@ def node_at(tree: Tree, path: Path) -> Tree:
     """
     node = tree
     for depth, key in enumerate(path):
-        if (isinstance(node, dict) and type(key) is str and key in node) or (
-            isinstance(node, list | tuple) and type(key) is int and 0 <= key < len(node)
-        ):
+        if isinstance(node, dict) and type(key) is str and key in node:
             node = node[key]
         else:
             node = _child(node, key, path[: depth + 1])

@@ -117,7 +117,8 @@ def _ranks(array: np.ndarray, dtype: DType) -> np.ndarray:
         return codes
     half = np.uint64(1 << (dtype.bits - 1))
     magnitude = codes & (half - np.uint64(1))
-    return np.where(codes & half, half - magnitude, half + magnitude)
+    ranks: np.ndarray = np.where(codes & half, half - magnitude, half + magnitude)
+    return ranks
 
 
 def _float_statistics(result: Difference, a: np.ndarray, b: np.ndarray, dtype: DType) -> Difference:
