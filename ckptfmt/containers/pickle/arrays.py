@@ -114,16 +114,19 @@ def _base_type(code: object, state: tuple[object, ...]) -> _Kind | None:
 
 
 def _time_type(code: str, metadata: object) -> _Kind | None:
-    if not isinstance(metadata, tuple) or len(metadata) != 2 or not isinstance(metadata[1], tuple):
+    if (
+        not isinstance(metadata, tuple)
+        or len(metadata) != 2
+        or not isinstance(metadata[1], tuple)
+        or len(metadata[1]) < 2
+    ):
         return None
-    unit, count = (text_of(metadata[1][0]) or _decoded(metadata[1][0])), metadata[1][1]
+    name, count = metadata[1][0], metadata[1][1]
+    raw = bytes_of(name)
+    unit = text_of(name) if raw is None else raw.decode("latin-1")
     if unit is None or not _UNIT.fullmatch(unit) or type(count) is not int or not 0 < count < 2**31:
         return None
     return np.dtype(f"<{code}" if unit == "generic" else f"<{code}[{count}{unit}]")
-
-
-def _decoded(value: object) -> str | None:
-    return value.decode("latin-1") if isinstance(value, bytes) else None
 
 
 def array_of(call: Call) -> np.ndarray | None:

@@ -390,7 +390,7 @@ def _strides(view: tuple[object, ...] | list[object], limit: int) -> Strides:
         raise FormatError("a tensor whose offset, size and stride do not make a view")
     if not all(type(step) is int and step >= 0 for step in steps):
         raise FormatError("a tensor with a stride that is negative or no integer")
-    made = Strides(offset, shape, steps)  # type: ignore[arg-type] # checked above
+    made = Strides(offset, shape, steps)
     if made.size == 0:
         return Strides(0, shape, contiguous(shape))
     _, last = made.span
@@ -441,4 +441,4 @@ def _constant(call: Call) -> object:
     if call.state is not None or call.items is not None or call.pairs is not None:
         _refuse(call)
     parts: dict[Key, object] = {"args": call.args, "state": None}
-    return Opaque(str(call.function), parts)
+    return Opaque(str(call.function), parts)  # type: ignore[arg-type] # as_tree sees to the nodes inside
