@@ -205,8 +205,8 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
 def _checked_step(step: int | None) -> int | None:
     if step is None:
         return None
-    number = None if isinstance(step, bool) else operator.index(step)
-    if number is None or not 0 <= number <= MAX_BYTES:
+    number = operator.index(step) if hasattr(step, "__index__") and type(step) is not bool else -1
+    if not 0 <= number <= MAX_BYTES:
         raise TreeError(f"step must be an integer from 0 to 2^53, not {step!r}")
     return number
 

@@ -196,6 +196,8 @@ def node_at(tree: Tree, path: Path) -> Tree:
 
 
 def _child(node: Tree, key: Key, path: Path) -> Tree:
+    if isinstance(node, list | tuple) and isinstance(key, int) and 0 <= key < len(node):
+        return node[int(key)]
     for candidate, child in children(node):
         if candidate == key and type(candidate) is type(key):
             return child
