@@ -11,31 +11,31 @@ help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
 
 demo: ## Install the base package and do the main job on a real checkpoint
-	@$(PYTHON) tools/environments.py base
+	@$(PYTHON) -m tools.environments base
 	@$(BASE) examples/01_convert_and_look_inside.py
 
 test: ## Install everything and run every check and test, on the oldest and newest Python too
-	@$(PYTHON) tools/run_tests.py
+	@$(PYTHON) -m tools.run_tests
 
 lint: ## Linters, types, imports and sizes only
-	@$(PYTHON) tools/run_tests.py --only lint
+	@$(PYTHON) -m tools.run_tests --only lint
 
 format: ## Format the code
-	@$(PYTHON) tools/environments.py test
+	@$(PYTHON) -m tools.environments test
 	$(FULL)/ruff check --fix-only --quiet .
 	$(FULL)/ruff format .
 
 bench: ## Print the table of measured times
-	@$(PYTHON) tools/environments.py test
+	@$(PYTHON) -m tools.environments test
 	$(FULL)/python -m tools.bench
 
 campaign: ## Long fuzz and fault runs (at least ten minutes for each parser)
-	@$(PYTHON) tools/environments.py test
+	@$(PYTHON) -m tools.environments test
 	$(FULL)/python -m tools.campaigns
 
 examples: ## Make the files of examples/data again, with the real torch
-	@$(PYTHON) tools/environments.py test
-	$(FULL)/python tools/make_examples.py
+	@$(PYTHON) -m tools.environments test
+	$(FULL)/python -m tools.make_examples
 
 clean: ## Remove environments, caches and build results
 	rm -rf .venv .venv-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

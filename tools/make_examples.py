@@ -132,7 +132,7 @@ def manifest(losses: dict[str, float]) -> str:
     """Return what there is to know about the files."""
     lines = [
         "# Written by tools/make_examples.py.",
-        'command = "python tools/make_examples.py"',
+        'command = "python -m tools.make_examples"',
         f'python = "{platform.python_version()}"',
         f'numpy = "{np.__version__}"',
         f'torch = "{torch.__version__}"',

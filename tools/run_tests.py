@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from environments import ENVIRONMENTS, find_python, make, pythons
+from tools.environments import ENVIRONMENTS, find_python, make, pythons
 
 __all__ = ["main"]
 
