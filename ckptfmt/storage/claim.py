@@ -15,7 +15,7 @@ from ckptfmt.errors import StorageError
 from ckptfmt.storage.directory import Directory
 from ckptfmt.storage.files import DataFile
 from ckptfmt.storage.owner import new_names, this_process
-from ckptfmt.storage.removal import remove_entry
+from ckptfmt.storage.removal import COMMIT_RECORD, remove_entry
 
 if TYPE_CHECKING:
     from ckptfmt.storage.directory import Identity
@@ -51,6 +51,8 @@ class Claim:
         The target.
     job : str, optional
         What to call the job in the record.
+    record : str
+        The commit record of what is made, if it is a directory.
 
     Attributes
     ----------
@@ -61,11 +63,19 @@ class Claim:
         Whether the parent is open and the claim not yet released.
     """
 
-    __slots__ = ("_job", "_parent", "_parent_path", "_system", "held", "names", "path")
+    __slots__ = ("_job", "_parent", "_parent_path", "_record", "_system", "held", "names", "path")
 
-    def __init__(self, system: System, path: str | os.PathLike[str], *, job: str | None = None) -> None:
+    def __init__(
+        self,
+        system: System,
+        path: str | os.PathLike[str],
+        *,
+        job: str | None = None,
+        record: str = COMMIT_RECORD,
+    ) -> None:
         self._system = system
         self._job = job
+        self._record = record
         self._parent_path, name = split_target(path)
         self.path = str(Path(self._parent_path, name))
         self.names = new_names(name)
@@ -79,7 +89,7 @@ class Claim:
 
     def make(self) -> None:
         """Write the owner record, durable; errors as for `DataFile`."""
-        record = this_process(self._job).encode()
+        record = this_process(self._job, record=self._record).encode()
         with DataFile(self._system, self._parent, self.names.owner) as file:
             file.write_at(0, record)
             file.sync()

@@ -17,7 +17,7 @@ from ckptfmt.storage.claim import Claim
 from ckptfmt.storage.directory import check_name, identity
 from ckptfmt.storage.failures import EXISTS, doing, storage_error
 from ckptfmt.storage.files import DataFile
-from ckptfmt.storage.removal import COMMIT_RECORD, is_checkpoint, remove_entry
+from ckptfmt.storage.removal import COMMIT_RECORD, look_at, remove_entry
 from ckptfmt.storage.system import NOT_SUPPORTED, System
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Staging:
         system: System | None = None,
     ) -> None:
         self._system = System() if system is None else system
-        self._claim = Claim(self._system, path, job=job)
+        self._claim = Claim(self._system, path, job=job, record=record)
         self.path = self._claim.path
         self._overwrite = overwrite
         self._record = record
@@ -120,10 +120,10 @@ class Staging:
         """
         self._parent = self._claim.open()
         try:
-            self._check_target()
+            replaces = self._check_target()
             self._claim.make()
             self._make_directory()
-            if self._overwrite == "exchange" and self._parent.status(self._target) is not None:
+            if replaces and self._overwrite == "exchange":
                 self._probe_exchange()
         except BaseException:
             self.abort()
@@ -228,23 +228,23 @@ class Staging:
     def _publish(self) -> str | None:
         """Put the new at the target; return the name at which the old now is, if there was one."""
         for _ in range(_ROUNDS):
-            self._check_target()
-            old, done = self._place_new()
+            old, done = self._place_new(replaces=self._check_target())
             if done:
                 return old
         message = "other writers keep replacing it: nothing was written"
         raise StorageError(message, file=self.path)
 
-    def _check_target(self) -> None:
-        """Raise unless the target is free or may be overwritten. An empty directory is free."""
-        status = self._parent.status(self._target)
-        if status is None or self._is_empty_directory():
-            return
+    def _check_target(self) -> bool:
+        """Return whether there is a checkpoint to replace; raise if there is what may not be replaced."""
+        found = look_at(self._parent, self._target, record=self._record)
+        if found == "free":
+            return False
         if self._overwrite == "no":
             message = "is already there"
             raise ExistsError(message, file=self.path, errno=errno.EEXIST)
-        if not self._is_checkpoint(self._target):
+        if found != "checkpoint":
             raise self._not_ours()
+        return True
 
     def _not_ours(self) -> ExistsError:
         message = (
@@ -253,23 +253,16 @@ class Staging:
         )
         return ExistsError(message, file=self.path, errno=errno.EEXIST)
 
-    def _is_checkpoint(self, name: str) -> bool:
-        return is_checkpoint(self._parent, name, record=self._record)
-
-    def _is_empty_directory(self) -> bool:
-        try:
-            with self._parent.subdirectory(self._target) as child:
-                return not child.names()
-        except OSError:
-            return False
-
-    def _place_new(self) -> tuple[str | None, bool]:
+    def _place_new(self, *, replaces: bool) -> tuple[str | None, bool]:
         """Try once; return where the old is, and whether the new is in place."""
-        if not self._is_checkpoint(self._target):
+        if not replaces:
             return None, self._rename_in()
         if self._overwrite == "exchange":
             return self._staging, self._exchange_in()
         return self._claim.names.aside, self._two_steps()
+
+    def _is_checkpoint(self, name: str) -> bool:
+        return look_at(self._parent, name, record=self._record) == "checkpoint"
 
     def _rename_in(self) -> bool:
         """Rename the new to a target that is free; return False where it is not free any more."""
@@ -339,7 +332,7 @@ class Staging:
 
     def _remove_old(self, name: str) -> None:
         try:
-            remove_entry(self._system, self._parent, name)
+            remove_entry(self._system, self._parent, name, first=self._record)
         except OSError as error:
             self.left_over = self._parent.joined(name)
             _log.warning("%s: the old checkpoint could not be removed: %s", self.left_over, error)

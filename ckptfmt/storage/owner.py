@@ -89,6 +89,8 @@ class Owner:
         In which set of process numbers (Linux; containers have their own).
     job : str, optional
         What the caller calls its job.
+    record : str
+        The file that makes a directory of this writer a whole one.
     """
 
     host: str
@@ -98,13 +100,14 @@ class Owner:
     boot: str | None = None
     namespace: str | None = None
     job: str | None = None
+    record: str = "manifest.json"
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 
-def this_process(job: str | None = None) -> Owner:
+def this_process(job: str | None = None, *, record: str = "manifest.json") -> Owner:
     """Return the record of the calling process."""
     pid = os.getpid()
     return Owner(
@@ -115,6 +118,7 @@ def this_process(job: str | None = None) -> Owner:
         boot=_boot_id(),
         namespace=_namespace(),
         job=job,
+        record=record,
     )
 
 
@@ -127,7 +131,7 @@ def read_owner(data: bytes) -> Owner | None:
     if not isinstance(record, dict) or set(record) != {field.name for field in fields(Owner)}:
         return None
     numbers = [record["pid"], record["time_ns"]] + [record["started"]] * (record["started"] is not None)
-    words = [record["host"]] + [
+    words = [record["host"], record["record"]] + [
         record[key] for key in ("boot", "namespace", "job") if record[key] is not None
     ]
     if not all(type(value) is int for value in numbers) or not all(type(value) is str for value in words):

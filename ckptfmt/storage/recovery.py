@@ -118,7 +118,7 @@ def _leftover(place: Directory, name: str, names: Names, suffix: str) -> Leftove
         size=_size(place, name),
         owner=owner,
         state=owner_state(owner),
-        complete=is_checkpoint(place, name),
+        complete=is_checkpoint(place, name, record=owner.record if owner else COMMIT_RECORD),
     )
 
 
@@ -218,12 +218,20 @@ def recover(
         raise NotFoundError(message, file=os.fspath(path))
     system = System() if system is None else system
     with Directory(directory, descriptors=system.descriptors) as place:
-        restored = {one.path for one in _to_restore(place, found)}
-        ordered = sorted(found, key=lambda one: one.path not in restored)
+        restored = [one for one in _to_restore(place, found) if _refusal(one, force=force) is None]
+        rest = [one for one in found if one not in restored]
+        whole = {one.target for one in restored} | {one.target for one in found if _is_there(place, one)}
+        if not dry_run:
+            for one in restored:
+                _restore(system, place, one)
         return [
-            _act(system, place, one, restore=one.path in restored, force=force, dry_run=dry_run)
-            for one in ordered
+            *(Action("restored", one.path, one.target, _WHY_RESTORED) for one in restored),
+            *(_settle(system, place, one, whole, force=force, dry_run=dry_run) for one in rest),
         ]
+
+
+def _is_there(place: Directory, one: Leftover) -> bool:
+    return place.status(Path(one.target).name) is not None
 
 
 def _scope(path: str | os.PathLike[str]) -> tuple[str, str | None]:
@@ -237,23 +245,23 @@ def _to_restore(place: Directory, found: list[Leftover]) -> list[Leftover]:
     """Return, of each target that is missing, the newest complete checkpoint that was moved aside."""
     candidates: dict[str, list[Leftover]] = {}
     for one in found:
-        missing = place.status(Path(one.target).name) is None
-        if one.kind == "set-aside" and one.complete and missing:
+        if one.kind == "set-aside" and one.complete and not _is_there(place, one):
             candidates.setdefault(one.target, []).append(one)
     newest = [_newest(group) for group in candidates.values()]
     return [one for one in newest if one is not None]
 
 
-def _act(
-    system: System, place: Directory, one: Leftover, *, restore: bool, force: bool, dry_run: bool
+def _settle(
+    system: System, place: Directory, one: Leftover, whole: set[str], *, force: bool, dry_run: bool
 ) -> Action:
+    """Remove what need not be restored, or say why it is kept. `whole` has the targets that are there."""
     refusal = _refusal(one, force=force)
+    if refusal is None and one.kind == "set-aside" and one.target not in whole and not force:
+        refusal = "there is nothing at its target: look at it yourself (or see --force)"
     if refusal is not None:
         return Action("kept", one.path, one.target, refusal)
     if not dry_run:
-        _restore(system, place, one) if restore else _remove(system, place, one)
-    if restore:
-        return Action("restored", one.path, one.target, _WHY_RESTORED)
+        _remove(system, place, one)
     return Action("removed", one.path, one.target, _WHY_REMOVED[one.kind])
 
 
@@ -287,7 +295,8 @@ def _restore(system: System, place: Directory, one: Leftover) -> None:
 
 def _remove(system: System, place: Directory, one: Leftover) -> None:
     with doing("could not remove", file=one.path):
-        remove_entry(system, place, Path(one.path).name)
+        first = one.owner.record if one.owner else COMMIT_RECORD
+        remove_entry(system, place, Path(one.path).name, first=first)
     _release(system, place, one)
 
 

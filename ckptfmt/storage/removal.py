@@ -8,29 +8,74 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from ckptfmt.errors import NotFoundError
 from ckptfmt.storage.directory import Directory, identity
 
 if TYPE_CHECKING:
+    import os
+
     from ckptfmt.storage.directory import Identity
     from ckptfmt.storage.system import System
 
-__all__ = ["COMMIT_RECORD", "entry_size", "is_checkpoint", "remove_entry"]
+__all__ = ["COMMIT_RECORD", "entry_size", "is_checkpoint", "look_at", "remove_entry"]
 
 COMMIT_RECORD = "manifest.json"
 
+Found = Literal["free", "checkpoint", "foreign"]
+_LOOKS = 100
+
+
+def look_at(place: Directory, name: str, *, record: str = COMMIT_RECORD) -> Found:
+    """Return what an entry is, as far as overwriting it goes.
+
+    Other writers may rename and remove while we look: only what stood still meanwhile is believed.
+
+    Parameters
+    ----------
+    place : Directory
+    name : str
+    record : str
+        The name of the commit record.
+
+    Returns
+    -------
+    {"free", "checkpoint", "foreign"}
+        "free": nothing, or an empty directory. "checkpoint": a directory, not a link, flat, with a commit
+        record; whether that is valid is not asked, as a damaged checkpoint may be overwritten too.
+    """
+    found: Found = "foreign"
+    for _ in range(_LOOKS):
+        before = place.status(name)
+        if before is None:
+            return "free"
+        found = _examine(place, name, record) if stat.S_ISDIR(before.st_mode) else "foreign"
+        after = place.status(name)
+        if after is not None and _state(after) == _state(before):
+            break
+    return found
+
+
+def _state(status: os.stat_result) -> tuple[Identity, int]:
+    return identity(status), status.st_ctime_ns
+
+
+def _examine(place: Directory, name: str, record: str) -> Found:
+    try:
+        with place.subdirectory(name) as child:
+            entries = child.names()
+            if not entries:
+                return "free"
+            whole = child.is_file(record) and not any(_is_directory(child, entry) for entry in entries)
+    except NotFoundError:
+        return "free"
+    return "checkpoint" if whole else "foreign"
+
 
 def is_checkpoint(place: Directory, name: str, *, record: str = COMMIT_RECORD) -> bool:
-    """Return whether an entry looks like a checkpoint: a directory, not a link, flat, with a commit record.
-
-    Whether the record is valid is not asked: a damaged checkpoint may be overwritten too.
-    """
-    status = place.status(name)
-    if status is None or not stat.S_ISDIR(status.st_mode):
-        return False
-    with place.subdirectory(name) as child:
-        return child.is_file(record) and not any(_is_directory(child, entry) for entry in child.names())
+    """Return whether an entry is a directory with a commit record, as `look_at` says."""
+    return look_at(place, name, record=record) == "checkpoint"
 
 
 def _is_directory(place: Directory, name: str) -> bool:
@@ -38,7 +83,14 @@ def _is_directory(place: Directory, name: str) -> bool:
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
-def remove_entry(system: System, place: Directory, name: str, *, only: Identity | None = None) -> None:
+def remove_entry(
+    system: System,
+    place: Directory,
+    name: str,
+    *,
+    only: Identity | None = None,
+    first: str = COMMIT_RECORD,
+) -> None:
     """Remove a file or a flat directory; nothing where there is none.
 
     Parameters
@@ -48,6 +100,8 @@ def remove_entry(system: System, place: Directory, name: str, *, only: Identity 
     name : str
     only : Identity, optional
         Remove it only if it is this very file or directory.
+    first : str
+        The file of a directory to remove first: its commit record.
 
     Raises
     ------
@@ -61,7 +115,7 @@ def remove_entry(system: System, place: Directory, name: str, *, only: Identity 
         system.unlink(place, name)
         return
     with place.subdirectory(name) as child:
-        for entry in sorted(child.names(), key=lambda entry: entry != COMMIT_RECORD):
+        for entry in sorted(child.names(), key=lambda entry: entry != first):
             with contextlib.suppress(FileNotFoundError):  # somebody else removes the same
                 system.unlink(child, entry)
     with contextlib.suppress(FileNotFoundError):
