@@ -163,6 +163,15 @@ def test_types_of_ml_dtypes_are_raw_bytes_without_a_note(order: str) -> None:
     assert bytes(part.bytes()) == array.tobytes()
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_ml_dtypes_calls_f1_is_its_one_type_of_that_name(order: str) -> None:
+    array = np.arange(6, dtype=ml_dtypes.float8_e5m2).reshape(2, 3)
+    data = saved(np.asarray(array, order=order))  # type: ignore[call-overload] # "C" or "F"
+    assert b"'<f1'" in data
+    assert tensor(data).dtype.name == "f8_e5m2"
+    assert bytes(tensor(data).bytes()) == array.tobytes()
+
+
 def test_long_doubles_are_raw_bytes_with_their_type() -> None:
     array = np.arange(3, dtype=np.longdouble)
     if array.dtype.itemsize == 8:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["is_long_double", "simple_type", "structured_type"]
 
 _SIMPLE = re.compile(
-    r"([<>|])(?:(b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[SUV][1-9][0-9]{0,9})"
+    r"([<>|])(?:(b1|[iu][1248]|f(?:1|2|4|8|12|16)|c(?:8|16|24|32)|[SUV][1-9][0-9]{0,9})"
     r"|([Mm]8)(?:\[([1-9][0-9]{0,8})?(?:Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as)\])?)"
 )
 _MAX_WIDTH = 2**31 - 1
@@ -89,7 +89,7 @@ class _Structures:
     def build(self, descr: Literal, level: int) -> np.dtype:
         if isinstance(descr, str):
             _, code, width = simple_type(descr, file=self._file)
-            if is_long_double(code, width):
+            if is_long_double(code, width) or (code, width) == ("f", 1):
                 raise UnsupportedVersionError(f"{descr} as a member of a structure", file=self._file)
             return np.dtype(descr)
         if not isinstance(descr, list) or not descr:

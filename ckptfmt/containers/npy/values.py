@@ -66,6 +66,8 @@ def node_of(reader: ByteReader, header: NpyHeader) -> Tree:
         return _times(reader, header, order)
     if code == "V":
         return Composite("numpy.void", {}, {"bytes": raw_tensor(reader, header, width)})
+    if (code, width) == ("f", 1):  # what ml_dtypes calls its float8_e5m2, and only that
+        return _tensor(reader, header, dtype("f8_e5m2").numpy)
     if is_long_double(code, width):
         parts: dict = {"bytes": raw_tensor(reader, header, width)}
         return Composite("numpy.longdouble", {"descr": header.descr}, parts)

@@ -1,0 +1,197 @@
+"""A tree in safetensors: one file, or shards with an index, and a structure note where the tree needs one.
+
+Names are paths with ``.``. Types that safetensors 0.8 cannot name (c128, 4- and 2-bit integers, byte strings
+and one 8-bit float) lie as U8 with all their bits; readers of before 0.6 refuse files with some that it can
+(f8_e8m0fnu, the fnuz kinds, f4_e2m1fn, c64). ``"format": "pt"`` is always in the metadata, for transformers
+refuses files without it; other metadata of a file stays with the tree, as a tag of its root.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptfmt.containers.safetensors import DTYPES, decode_header
+from ckptfmt.containers.safetensors_index import (
+    INDEX_SUFFIX,
+    check_index,
+    contained_path,
+    decode_index,
+    stray_shards,
+)
+from ckptfmt.errors import FormatError, NotFoundError
+from ckptfmt.frameworks.flat.entries import Entry
+from ckptfmt.frameworks.flat.note import NOTE, tree_of
+from ckptfmt.frameworks.flat.safetensors_files import METADATA_TAG, write_file, write_shards
+from ckptfmt.storage.reader import FileReader, RangeSource
+from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.dtypes import dtype
+from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.nodes import Composite, Tag, tagged
+from ckptfmt.tree.tensor import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ckptfmt.containers.safetensors import Header
+    from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.nodes import Tree
+
+__all__ = ["read", "write"]
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a safetensors file, or a sharded set by its index or by the directory that has exactly one.
+
+    Tensors stay in the files until they are read. Without a note, or with one that does not match (finding
+    ``note-mismatch``), the tree is a mapping of header names to tensors, in the order of their bytes.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        What it is is told by its content.
+
+    Raises
+    ------
+    FormatError, TruncatedError, LimitError, MissingFileError
+        A file is malformed or hostile, or an index and its files disagree.
+    NotFoundError, StorageError
+        Something cannot be opened.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = _only_index(path)
+    with ExitStack() as stack:
+        reader = stack.enter_context(FileReader(path))
+        if _is_index(reader):
+            checkpoint = _read_shards(path, reader, stack)
+        else:
+            tree, findings = _tree([(reader, decode_header(reader))])
+            checkpoint = Checkpoint(tree, format="safetensors", findings=findings, close=reader.close)
+        stack.pop_all()
+    return checkpoint
+
+
+def _only_index(directory: Path) -> Path:
+    found = sorted(path.name for path in directory.iterdir() if path.name.endswith(INDEX_SUFFIX))
+    if not found:
+        raise NotFoundError(f"there is no index (*{INDEX_SUFFIX}) in it", file=os.fspath(directory))
+    if len(found) > 1:
+        raise FormatError(f"several indices, {', '.join(found[:5])}: give one", file=os.fspath(directory))
+    return contained_path(directory, found[0], file=os.fspath(directory))
+
+
+def _is_index(reader: ByteReader) -> bool:
+    """Whether a file is JSON: no header is so long that its length ends in anything but a zero byte."""
+    head = reader.read(0, min(8, reader.size))
+    return head.lstrip()[:1] == b"{" and head[7:8] != b"\0"
+
+
+def _read_shards(path: Path, reader: FileReader, stack: ExitStack) -> Checkpoint:
+    index = decode_index(reader)
+    shards: dict[str, tuple[FileReader, Header]] = {}
+    for name in index.shards():
+        try:
+            shard = stack.enter_context(FileReader(contained_path(path.parent, name, file=reader.name)))
+        except NotFoundError:
+            continue  # check_index names all that are missing
+        shards[name] = (shard, decode_header(shard))
+    check_index(index, {name: header for name, (_, header) in shards.items()}, file=reader.name)
+    tree, findings = _tree(list(shards.values()))
+    strays = tuple(
+        Finding(
+            "stray-shard", "", Severity.INFO, "the index does not know this file: it is not read", file=name
+        )
+        for name in stray_shards((beside.name for beside in path.parent.iterdir()), index)
+    )
+    closing = stack.pop_all()
+    return Checkpoint(tree, format="safetensors", findings=(*findings, *strays), close=closing.close)
+
+
+def _tree(files: Sequence[tuple[FileReader, Header]]) -> tuple[Tree, tuple[Finding, ...]]:
+    """Return the tree of one file or of all shards; the note is the first one's."""
+    entries = [entry for reader, header in files for entry in _entries(reader, header)]
+    if not files:
+        return {}, ()
+    reader, header = files[0]
+    metadata = dict(header.metadata or {})
+    note = _note(metadata.pop(NOTE, None), entries)
+    others = [entry for entry in entries if entry.name != NOTE] if note else entries
+    tree, findings = tree_of(others, note, file=reader.name)
+    if metadata not in ({}, {"format": "pt"}) and (note is None or findings):
+        assert isinstance(tree, dict)  # noqa: S101 - as it is without a note
+        tree = tagged(tree, Tag(METADATA_TAG, dict(metadata.items())))
+    return tree, findings
+
+
+def _note(text: str | None, entries: Sequence[Entry]) -> Callable[[], bytes] | None:
+    if text is not None:
+        return text.encode
+    for entry in entries:
+        if entry.name == NOTE and entry.kind == "U8" and len(entry.shape) == 1:
+            assert isinstance(entry.node, Tensor)  # noqa: S101 - U8 is a type of ours
+            return partial(bytes, entry.node.bytes())
+    return None
+
+
+def _entries(reader: FileReader, header: Header) -> list[Entry]:
+    made = []
+    for entry in header.entries:
+        length = entry.end - entry.begin
+        source = RangeSource(reader, header.data_start + entry.begin, length)
+        ours = DTYPES.get(entry.dtype)
+        node: Tree
+        if ours is None:  # the 6-bit types
+            parts: dict = {"bytes": Tensor(dtype("u8"), (length,), source)}
+            node = Composite(f"safetensors.{entry.dtype}", {"shape": tuple(entry.shape)}, parts)
+        else:
+            node = Tensor(dtype(ours), entry.shape, source)
+        made.append(Entry(entry.name, entry.dtype, entry.shape, node))
+    return made
+
+
+def write(
+    tree: Tree,
+    target: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    shard_size: int | None = None,
+) -> tuple[Finding, ...]:
+    """Write a tree as a safetensors file, or as a directory of shards with an index.
+
+    The bytes depend on the tree alone, not on the order of its keys, except that a structure note keeps that
+    order. Tied tensors are written once: safetensors has no aliases.
+
+    Parameters
+    ----------
+    tree : Tree
+    target : str or os.PathLike
+        A file; with `shard_size` a directory, or the path of the index in it (``d/x.safetensors.index.json``
+        makes `d` and the shards ``x-00001-of-...``), which implies shards.
+    overwrite : bool
+        Whether a file, or a directory that holds nothing but an index and its shards, is replaced.
+    shard_size : int, optional
+        Bytes of tensors at which a shard is closed. One tensor is never split. A header never passes the
+        100 MB that readers accept: a shard is closed before.
+
+    Returns
+    -------
+    tuple of Finding
+        ``stored-raw`` for types without a name, ``structure-note`` and ``tie-noted`` for what only our reader
+        brings back.
+
+    Raises
+    ------
+    ConversionError
+        So many tensors that one file's header would be refused by every reader.
+    TreeError, LimitError
+        The tree cannot be kept.
+    ExistsError, UnsupportedError, NoSpaceError, StorageError
+        It could not be written; the target is as it was.
+    """
+    if shard_size is None and not os.fspath(target).endswith(INDEX_SUFFIX):
+        return write_file(tree, target, overwrite=overwrite)
+    return write_shards(tree, target, overwrite=overwrite, shard_size=shard_size)
