@@ -88,9 +88,19 @@ class Emitter:
         self.text("latin1")
         self._out.append(b"\x86R")
 
+    def begin_tuple(self, count: int) -> None:
+        """Begin a tuple of `count` values, which follow."""
+        if count > 3:
+            self._out.append(b"(")
+
+    def end_tuple(self, count: int) -> None:
+        """End a tuple of `count` values."""
+        self._out.append(b"t" if count > 3 else (b")", b"\x85", b"\x86", b"\x87")[count])
+
     def call(self, count: int) -> None:
-        """Call the function that lies below the last `count` values (at most 3) with them."""
-        self._out.append((b")", b"\x85", b"\x86", b"\x87")[count] + b"R")
+        """Call the function that lies below the last `count` values, at most 3, with them."""
+        self.end_tuple(count)
+        self._out.append(b"R")
 
     def remember(self, key: Hashable) -> None:
         """Give what was written last a number under which it can be referred to."""
