@@ -201,8 +201,6 @@ class DataFile:
             if progress == 0:
                 failures += 1
                 self._retry(OSError(errno.EIO, "less than a page was written"), offset + done, failures)
-        if not self.direct and len(view) > PAGE:
-            self._system.start_writeback(self._fd, offset, len(view))
 
     def _fall_back(self, error: OSError) -> bool:
         """After a direct write failed, return whether it may be tried again as a buffered one."""

@@ -1,6 +1,6 @@
 """System calls that Python does not offer, through the C library; each raises OSError as `os` would.
 
-Linux: fallocate, renameat2, sync_file_range, statfs. macOS: renameatx_np. Where a call is missing it raises
+Linux: fallocate, renameat2, statfs. macOS: renameatx_np. Where a call is missing it raises
 ENOSYS, so that callers need one fallback and not two.
 """
 
@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["allocate", "exchange", "file_system_type", "rename_new", "start_writeback"]
+__all__ = ["allocate", "exchange", "file_system_type", "rename_new"]
 
 _NOREPLACE, _EXCHANGE = 1, 2  # <linux/fs.h>
 _DARWIN_EXCL, _DARWIN_SWAP = 4, 2  # <sys/stdio.h>
-_SYNC_FILE_RANGE_WRITE = 2
 _RENAMEAT2_NUMBERS = {"x86_64": 316, "aarch64": 276, "riscv64": 276, "ppc64le": 357, "s390x": 347}
 _AT_FDCWD = -2 if sys.platform == "darwin" else -100
 _ARGUMENTS: dict[str, list[type[ctypes._SimpleCData]]] = {
@@ -29,7 +28,6 @@ _ARGUMENTS: dict[str, list[type[ctypes._SimpleCData]]] = {
     "fallocate64": [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64],
     "renameat2": [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint],
     "renameatx_np": [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint],
-    "sync_file_range": [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint],
     "statfs": [ctypes.c_char_p, ctypes.c_void_p],
 }
 
@@ -64,14 +62,6 @@ def allocate(fd: int, size: int) -> None:
     if function is None:
         raise _missing()
     _checked(function(fd, 0, 0, size))
-
-
-def start_writeback(fd: int, offset: int, length: int) -> None:
-    """Start writing dirty pages of a range to the disk, without waiting for them."""
-    function = _function("sync_file_range") if sys.platform == "linux" else None
-    if function is None:
-        raise _missing()
-    _checked(function(fd, offset, length, _SYNC_FILE_RANGE_WRITE))
 
 
 def exchange(dir_fd: int | None, first: str, second: str) -> None:

@@ -105,13 +105,6 @@ class System:
             raise
         return True
 
-    def start_writeback(self, fd: int, offset: int, length: int) -> None:
-        """Ask for dirty pages to go to the disk now; only a hint, so nothing is raised."""
-        try:
-            libc.start_writeback(fd, offset, length)
-        except OSError:
-            return
-
     def truncate(self, fd: int, size: int) -> None:
         """Set a file's size."""
         os.ftruncate(fd, size)
