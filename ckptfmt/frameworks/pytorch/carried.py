@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ckptfmt.frameworks.pytorch import keys
-from ckptfmt.frameworks.pytorch.storages import contiguous
+from ckptfmt.frameworks.pytorch.storages import CHANNELS_LAST, contiguous
 from ckptfmt.tree.box import Box
 from ckptfmt.tree.source import ArraySource, read_box
 
@@ -24,16 +24,10 @@ if TYPE_CHECKING:
     from ckptfmt.tree.source import Source
     from ckptfmt.tree.tensor import Tensor
 
-__all__ = ["CHANNELS_LAST", "PIECE", "Carried", "carry"]
+__all__ = ["PIECE", "Carried", "carry"]
 
 PIECE = 16 << 20
 """Bytes that are in memory at a time."""
-
-CHANNELS_LAST: dict[str, tuple[int, ...]] = {
-    "channels_last": (0, 2, 3, 1),
-    "channels_last_3d": (0, 2, 3, 4, 1),
-}
-"""The order in which each memory format has the axes in memory, outermost first."""
 
 _WIDENED = {
     "i4": "int8",

@@ -16,6 +16,7 @@ from ckptfmt.frameworks.pytorch.storages import ZipStorages
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.collector import collector_paused
 
 if TYPE_CHECKING:
     import os
@@ -55,7 +56,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """
     reader = FileReader(path)
     try:
-        tree, findings = read_zip(reader)
+        with collector_paused():
+            tree, findings = read_zip(reader)
     except BaseException:
         reader.close()
         raise

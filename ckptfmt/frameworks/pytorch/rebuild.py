@@ -7,7 +7,6 @@ Nothing is read yet.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.containers.pickle.arrays import checked_shape, text_of
@@ -128,7 +127,7 @@ class Tensors:
             attributes: dict[Key, Tree] = {"dtype": kind.name} if kind.role == "bits" else {}
             return Composite(name, attributes, {"values": tensor})
         attributes = {"requires_grad": True} if grad is True else {}
-        order = _memory_format(strides)
+        order = strides.memory_format
         if order is not None:
             attributes["memory_format"] = order
         if attributes:
@@ -411,19 +410,6 @@ def _flips(metadata: object) -> tuple[bool, bool]:
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise UnsupportedVersionError(f"unknown metadata of a tensor: {str(metadata)[:80]}")
     return metadata.get("conj") is True, metadata.get("neg") is True
-
-
-_CHANNELS_LAST = {4: ("channels_last", (0, 2, 3, 1)), 5: ("channels_last_3d", (0, 2, 3, 4, 1))}
-
-
-def _memory_format(strides: Strides) -> str | None:
-    """Return the memory format of a tensor whose channels lie innermost, else None."""
-    known = _CHANNELS_LAST.get(len(strides.shape))
-    if known is None or strides.is_contiguous or math.prod(strides.shape) == 0:
-        return None
-    name, order = known
-    inner = Strides(0, *(tuple(of[axis] for axis in order) for of in (strides.shape, strides.strides)))
-    return name if inner.is_contiguous else None
 
 
 def _order_only(attributes: dict[Key, Tree]) -> dict[Key, Tree]:

@@ -24,7 +24,23 @@ if TYPE_CHECKING:
     from ckptfmt.storage.reader import ByteReader
     from ckptfmt.tree.source import Source
 
-__all__ = ["FlippedSource", "Storage", "Storages", "StridedSource", "Strides", "ZipStorages", "contiguous"]
+__all__ = [
+    "CHANNELS_LAST",
+    "FlippedSource",
+    "Storage",
+    "Storages",
+    "StridedSource",
+    "Strides",
+    "ZipStorages",
+    "contiguous",
+]
+
+
+CHANNELS_LAST: dict[str, tuple[int, ...]] = {
+    "channels_last": (0, 2, 3, 1),
+    "channels_last_3d": (0, 2, 3, 4, 1),
+}
+"""The order in which each memory format has the axes in memory, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +175,17 @@ class Strides:
                 return self.size == 0
             expected *= length
         return True
+
+    @property
+    def memory_format(self) -> str | None:
+        """The memory format of a tensor whose channels lie innermost, else None."""
+        if self.is_contiguous or self.size == 0:
+            return None
+        for name, order in CHANNELS_LAST.items():
+            if len(order) == len(self.shape):
+                shape, strides = (tuple(of[axis] for axis in order) for of in (self.shape, self.strides))
+                return name if Strides(0, shape, strides).is_contiguous else None
+        return None
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
