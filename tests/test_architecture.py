@@ -124,6 +124,11 @@ def test_a_third_party_is_imported_only_where_it_belongs() -> None:
     assert wrong == []
 
 
+def test_a_module_is_imported_by_name_only_where_the_registry_says_so() -> None:
+    by_name = called("import_module", "importlib.import_module")
+    assert places(by_name, allowed=("__init__.py", "registry/calling.py")) == []
+
+
 def test_importing_the_package_loads_no_framework() -> None:
     code = "import sys, ckptfmt; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
