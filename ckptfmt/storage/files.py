@@ -30,6 +30,7 @@ PAGE = 4096  # bytes: what direct I/O wants offsets, lengths and memory to be mu
 _RETRIES = 4
 _FIRST_PAUSE_S = 0.02
 _PAUSE_GROWTH = 4
+_PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +44,8 @@ def aligned_buffer(nbytes: int) -> memoryview:
     """
     if nbytes == 0:
         return memoryview(bytearray())
+    if _PRIVATE:
+        return memoryview(mmap.mmap(-1, nbytes, flags=_PRIVATE))
     return memoryview(mmap.mmap(-1, nbytes))
 
 

@@ -131,6 +131,7 @@ def _dotted_key(key: Key) -> str:
     return f"{key_kind(key)}:{key_payload(key).hex()}"
 
 
+_LOOKS_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _LOOKS_OTHER = re.compile(r"-?[0-9]+|(bool|float|none|bytes|tuple):.*|", re.DOTALL)
 
 
@@ -140,12 +141,14 @@ def display(path: Path) -> str:
     A str that could be mistaken for another key or holds ``/``, quotes or control characters is shown as
     a JSON string, so that two paths never look alike.
     """
-    return "/".join(map(_display_key, path))
+    return "/".join([_display_key(key) for key in path])
 
 
 def _display_key(key: Key) -> str:
     if not isinstance(key, str):
         return _dotted_key(key)
+    if _LOOKS_PLAIN.fullmatch(key):  # what most keys are
+        return key
     if _LOOKS_OTHER.fullmatch(key) or "/" in key or '"' in key or not key.isprintable():
         return json.dumps(key)
     return key
