@@ -7,6 +7,7 @@ looks; what changes a directory is in `system`.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -78,11 +79,13 @@ class Directory:
         try:
             if descriptors and _HAS_DESCRIPTORS:
                 self.fd = os.open(name, _FLAGS | (_NOFOLLOW if dir_fd is not None else 0), dir_fd=dir_fd)
-            elif not Path(self.path).is_dir():
-                message = "is not a directory"
-                raise StorageError(message, file=self.path)
+            elif not stat.S_ISDIR(Path(self.path).stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         except OSError as error:
-            raise error if isinstance(error, StorageError) else open_error(error, self.path) from error
+            if error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(self.path):
+                message = "is not a directory"
+                raise StorageError(message, file=self.path, errno=error.errno) from error
+            raise open_error(error, self.path) from error
 
     def at(self, name: str) -> str:
         """Return what to give a system call for an entry, beside ``dir_fd=self.fd``."""
