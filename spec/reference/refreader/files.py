@@ -125,7 +125,7 @@ def read_tensor(row: Row, file: BinaryIO, table: bytes, keep: int) -> Tensor:
         kept += piece if row.size <= keep else b""
     own = row.tensor_digest(b"".join(found))
     same = found == digests if row.pieces > 1 else own == row.digest
-    require(same, "R-052" if row.pieces else "R-051", f"the bytes of {row.name}")
+    require(same, "R-052", f"the bytes of {row.name}")
     spare = -prod(row.shape) * row.bits % 8
     require(not piece or piece[-1] >> (8 - spare) == 0, "R-055", f"the padding of {row.name}")
     return Tensor(row.type, row.shape, own, kept if row.size <= keep else None)

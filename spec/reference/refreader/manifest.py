@@ -11,7 +11,7 @@ from refreader import document
 from refreader.document import JSON, digest, field, is_count, is_digest, refuse, require, u64
 from refreader.nodes import MAX_NODES, Path, TreeReader, read_key, tensor_paths
 
-CHUNK, MAX_HEADER = 4 << 20, 16 << 20
+CHUNK, MAX_HEADER = 4 << 20, (16 << 20) + (64 << 10)
 MEMBERS = {"bag", "extra", "extra_files", "format", "requires", "root", "shards", "step", "tensors", "tree"}
 BITS = {"bool": 8, "f4_e2m1fn": 4, "i4": 4, "u4": 4, "i2": 2, "u2": 2, "bf16": 16, "c64": 64, "c128": 128}
 BITS |= {kind + str(bits): bits for kind in "iuf" for bits in (8, 16, 32, 64) if kind + str(bits) != "f8"}
@@ -140,10 +140,10 @@ def read_files(value: JSON) -> list[tuple[str, int, str]]:
 
 def read_row(form: JSON, coded: list[bool]) -> Row:
     """Check a row by itself."""
-    if not isinstance(form, list) or not 9 <= len(form) <= 11:
+    if not isinstance(form, list) or len(form) not in (9, 11):
         refuse("R-030", "a row of another length")
     path, name, kind, shape, own, shard, offset, codec, chunks, *rest = form
-    require(isinstance(path, list) and isinstance(name, str) and is_digest(own), "R-030", "a row")
+    require(isinstance(path, list) and is_digest(own), "R-030", "path or digest of a row")
     of_strings = re.fullmatch("s[1-9][0-9]{0,9}", str(kind)) and int(str(kind)[1:]) < 2**31
     require(isinstance(kind, str) and (kind in BITS or of_strings), "R-030", f"the type {kind}")
     require(document.is_shape(shape) and is_count(offset), "R-030", f"shape or offset of {name}")
@@ -222,9 +222,7 @@ def check_shards(files: list[tuple[str, int, str]], rows: list[Row], root: JSON)
     for index, (name, size, own) in enumerate(files):
         require(inside[index], "R-033", f"the shard {name} has no rows")
         header = shard_header(root, f"{index + 1}/{len(files)}", inside[index])
-        require(
-            len(header) <= MAX_HEADER or len(inside[index]) == 1, "R-015", f"the header of {name}", "limit"
-        )
+        require(len(header) <= MAX_HEADER, "R-015", f"the header of {name}", "limit")
         require(size == len(header) + ends[index], "R-040", f"the size of {name}")
         shards.append(Shard(name, size, own, inside[index], header))
     return shards

@@ -59,11 +59,12 @@ def encode_key(kind: str, payload: bytes) -> bytes:
     return field(kind.encode()) + field(payload)
 
 
-def read_key(form: JSON) -> Key:
-    """Read the form of a key."""
+def read_key(form: JSON, depth: int = 1) -> Key:
+    """Read the form of a key that ends a path of `depth` keys; tuples in it count as further ones."""
+    require(depth <= MAX_DEPTH, "R-015", "more than 64 levels")
     match form:
         case ["tuple", [*items]]:
-            keys = [read_key(item) for item in items]
+            keys = [read_key(item, depth + 1) for item in items]
             kind, payload = "tuple", u64(len(keys)) + b"".join(key.encoded for key in keys)
             equal: Hashable = tuple(key.equal for key in keys)
         case _:
@@ -75,10 +76,10 @@ def read_key(form: JSON) -> Key:
     return Key(encode_key(kind, payload), payload.decode() if kind == "str" else text, equal)
 
 
-def read_name(form: JSON) -> Key:
+def read_name(form: JSON, depth: int) -> Key:
     """Read the name of an attribute or part."""
     require(isinstance(form, str), "R-020", "a name that is no string")
-    return read_key(form)
+    return read_key(form, depth)
 
 
 def decimal(number: int) -> str:
@@ -195,13 +196,13 @@ class TreeReader:
         require(form[0] in ("map", "list", "tuple", "set", "tensor", "bytes"), "R-020", "what no tag is for")
         return self.node(form, depth)
 
-    def mapping(self, entries: list[JSON], depth: int, read: Callable[[JSON], Key] = read_key) -> Node:
+    def mapping(self, entries: list[JSON], depth: int, read: Callable[[JSON, int], Key] = read_key) -> Node:
         """Read the entries of a map, or named nodes."""
         children, seen = [], set[Hashable]()
         for entry in entries:
             match entry:
                 case [key_form, form]:
-                    key = read(key_form)
+                    key = read(key_form, depth + 1)
                 case _:
                     refuse("R-020", "no entry of a map")
             require(key.equal not in seen, "R-021", "equal keys")
@@ -234,10 +235,9 @@ def indexed(nodes: list[Node]) -> list[tuple[bytes, Node]]:
 def check_cycle(parts: list[JSON], depth: int) -> None:
     """Refuse a cycle of another form, or one that leads out of the tree."""
     match parts:
-        case [["up", int(levels)]] if not isinstance(levels, bool) and levels >= 1:
-            require(levels <= depth, "R-026", "a cycle above the root")
-        case _:
-            refuse("R-020", "no form of a cycle")
+        case [["up", int(levels)]] if not isinstance(levels, bool) and 1 <= levels <= depth:
+            return
+    refuse("R-026", "a cycle that counts no levels that there are")
 
 
 def tensor_paths(node: Node, path: Path = ()) -> Iterator[tuple[Path, int]]:
