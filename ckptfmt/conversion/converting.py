@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfmt.conversion.passes import Passes, counted, tree_nbytes, unique_tensors
@@ -61,6 +62,10 @@ class ConversionReport:
         Digests of the target as it was read again; None if it was not.
     same_root : bool or None
         Whether the target's tree, names and plain values included, is the source's; None if not compared.
+    stored : int or None
+        Bytes of the target's files; None if nothing was written.
+    direct : bool or None
+        Whether every large file was written past the page cache; None where that is not told.
     dry_run : bool
         Whether nothing was written.
     """
@@ -77,6 +82,8 @@ class ConversionReport:
     root: bytes | None = None
     bag: bytes | None = None
     same_root: bool | None = None
+    stored: int | None = None
+    direct: bool | None = None
     dry_run: bool = False
 
     @property
@@ -97,6 +104,8 @@ class _Written:
     findings: tuple[Finding, ...]
     root: bytes | None = None
     bag: bytes | None = None
+    stored: int | None = None
+    direct: bool | None = None
 
 
 def read(
@@ -260,6 +269,8 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
             done.root,
             done.bag,
             same,
+            done.stored,
+            done.direct,
             dry_run,
         )
 
@@ -281,7 +292,7 @@ def _carried_out(
 ) -> tuple[_Written, bool | None]:
     """Write, read again, compare; the second value tells whether the roots are equal, if compared."""
     written = _write(tree, target, options, passes.next())
-    known = _Written((*findings, *written.findings), written.root, written.bag)
+    known = replace(written, findings=(*findings, *written.findings))
     if not verify:
         return known, None
     if options.to.name == NATIVE:
@@ -317,7 +328,7 @@ def _write(
             shard_size=options.shard_size,
             overwrite=bool(options.overwrite),
         )
-        return _Written(found)
+        return _Written(found, stored=_stored(target))
     receipt = save(
         tree,
         target,
@@ -327,7 +338,7 @@ def _write(
         overwrite=options.overwrite,
         progress=progress,
     )
-    return _Written(receipt.findings, receipt.root, receipt.bag)
+    return _Written(receipt.findings, receipt.root, receipt.bag, receipt.stored, receipt.direct)
 
 
 def _losses(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -340,6 +351,13 @@ def _refuse_losses(findings: Sequence[Finding]) -> None:
         first = f"{lost[0].path}: {lost[0].message}" if lost[0].path else lost[0].message
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
         raise LossyError(f"the target cannot carry everything: {first}{more}; nothing was written", lost)
+
+
+def _stored(target: str | os.PathLike[str]) -> int:
+    """Return the bytes of a file, or of the files of a flat directory."""
+    where = Path(target)
+    files = where.iterdir() if where.is_dir() else (where,)
+    return sum(file.stat().st_size for file in files)
 
 
 def _native_again(target: str | os.PathLike[str], written: _Written, passes: Passes) -> bool:
@@ -362,7 +380,7 @@ def _compared(
         if new or not _losses(written.findings):
             paths = [path for path, digest in wanted.tensors.items() if found.tensors.get(path) != digest]
             raise _not_as_written(target, paths)
-    return _Written(written.findings, found.root, found.bag), found.root == wanted.root
+    return replace(written, root=found.root, bag=found.bag), found.root == wanted.root
 
 
 def _not_as_written(target: str | os.PathLike[str], paths: Sequence[str]) -> VerificationError:
