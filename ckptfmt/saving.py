@@ -25,8 +25,9 @@ from ckptfmt.format.codecs import DEFAULT_LEVEL
 from ckptfmt.format.constants import CHUNKS, MANIFEST, MAX_BYTES, PROVENANCE, extra_name_allowed
 from ckptfmt.format.digests import chunk_digest, root_digest, tree_bag
 from ckptfmt.format.header import encode_header
-from ckptfmt.format.manifest import ExtraFile, Manifest, ShardRow, TensorRow, encode_manifest
+from ckptfmt.format.manifest import ExtraFile, Manifest, encode_manifest
 from ckptfmt.format.planning import Plan, PlanOptions, TensorSpec, plan
+from ckptfmt.format.rows import ShardRow, TensorRow
 from ckptfmt.format.sealed import seal
 from ckptfmt.parallel.pipeline import Progress, Written, default_threads, write_data
 from ckptfmt.registry import adapt

@@ -8,5 +8,6 @@ From low to high:
 - `planning`: which tensor lies where, a pure function (section 8.5);
 - `header`: the header of a shard (section 9.1);
 - `sealed`: documents that carry their own digest (section 5.2);
+- `rows`: the tensor table (section 8.2);
 - `manifest`: the commit record (section 8).
 """

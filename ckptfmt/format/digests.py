@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["bag_digest", "chunk_digest", "node_digest", "root_digest", "tensor_digest", "tree_bag"]
 
-_TENSOR = "ckptfmt 1 tensor"
-_NODE = "ckptfmt 1 node"
-_BAG = "ckptfmt 1 bag"
+_TENSOR = blake3(derive_key_context="ckptfmt 1 tensor")  # copied for each use: the context is hashed once
+_NODE = blake3(derive_key_context="ckptfmt 1 node")
+_BAG = blake3(derive_key_context="ckptfmt 1 bag")
 _FEW = 4096
 
 
@@ -46,7 +46,7 @@ def _tensor_prefix(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 def tensor_digest(dtype: str, shape: tuple[int, ...], chunks: bytes) -> bytes:
     """Return the digest of a tensor from its chunk digests, concatenated."""
-    return blake3(_tensor_prefix(dtype, shape) + chunks, derive_key_context=_TENSOR).digest()
+    return _TENSOR.copy().update(_tensor_prefix(dtype, shape) + chunks).digest()
 
 
 def digest_tensor(tensor: Tensor) -> bytes:
@@ -66,7 +66,7 @@ def digest_tensor(tensor: Tensor) -> bytes:
 
 def bag_digest(counted: Iterable[tuple[bytes, int]]) -> bytes:
     """Return the digest of a multiset of tensor digests, given as ``(digest, count)`` in any order."""
-    hasher = blake3(derive_key_context=_BAG)
+    hasher = _BAG.copy()
     many: list[tuple[bytes, int]] = []
     once: list[bytes] = []
     for digest, count in counted:
@@ -88,7 +88,7 @@ def tree_bag(places: Iterable[Place], digest_of: Callable[[Tensor], bytes]) -> b
 
 
 def _node(kind: bytes, payload: bytes) -> bytes:
-    return blake3(kind + payload, derive_key_context=_NODE).digest()
+    return _NODE.copy().update(kind + payload).digest()
 
 
 _KINDS = {

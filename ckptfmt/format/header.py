@@ -40,7 +40,8 @@ def header_entry(name: str, dtype: DType, shape: Sequence[int], begin: int, nbyt
     """Return the member of a raw shard's header for one tensor, with the comma before it."""
     kind = _TYPES.get(dtype.name)
     shown = ",".join(map(str, shape)) if kind else str(nbytes)
-    return f',{_quote(name)}:{{"dtype":"{kind or "U8"}","shape":[{shown}],"data_offsets":[{begin},{begin + nbytes}]}}'
+    offsets = f"[{begin},{begin + nbytes}]"
+    return f',{_quote(name)}:{{"dtype":"{kind or "U8"}","shape":[{shown}],"data_offsets":{offsets}}}'
 
 
 def _owner(root: str, index: int, count: int) -> str:

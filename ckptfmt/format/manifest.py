@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfmt.errors import ChecksumError, FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.format.constants import (
-    ALIGNMENT,
-    CHUNK,
-    CODECS,
     CODED,
-    DIGEST,
     MANIFEST,
     MAX_BYTES,
-    MAX_HEADER,
     MAX_MANIFEST,
-    MAX_PATH,
     MAX_ROWS,
     VERSION,
     extra_name_allowed,
@@ -29,11 +23,10 @@ from ckptfmt.format.constants import (
 )
 from ckptfmt.format.digests import root_digest, tree_bag
 from ckptfmt.format.header import header_entry
-from ckptfmt.format.planning import alignment_class, chunk_count, unique_name
+from ckptfmt.format.rows import RowReader, ShardRow, TensorRow, decode_digest, digests_size, is_size
 from ckptfmt.format.sealed import seal, unseal
 from ckptfmt.tree.collector import collector_paused
-from ckptfmt.tree.document import decode_document, decode_key, encode_key_json
-from ckptfmt.tree.dtypes import DType, dtype
+from ckptfmt.tree.document import decode_document
 from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import Place, survey
@@ -48,69 +41,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ExtraFile",
     "Manifest",
-    "ShardRow",
-    "TensorRow",
     "check_digests",
     "decode_manifest",
     "encode_manifest",
     "ordinal_of",
-    "raw_chunk_range",
     "shard_entries",
 ]
-
-
-class TensorRow(NamedTuple):
-    """A row of the tensor table.
-
-    Attributes
-    ----------
-    path, name, dtype, shape, nbytes, shard, offset, codec, chunks :
-        As in `planning.Row`.
-    digest : bytes
-        The tensor digest.
-    length : int
-        Bytes stored: the canonical bytes if raw.
-    stored : bytes or None
-        The digest of the stored bytes of a coded tensor of one chunk.
-    """
-
-    path: Path
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    nbytes: int
-    digest: bytes
-    shard: int
-    offset: int
-    codec: str
-    chunks: int | None
-    length: int
-    stored: bytes | None
-
-    def as_json(self) -> list[JSON]:
-        """Return the row of the manifest."""
-        row: list[JSON] = [
-            [encode_key_json(key) for key in self.path],
-            self.name,
-            self.dtype.name,
-            list(self.shape),
-            self.digest.hex(),
-            self.shard,
-            self.offset,
-            self.codec,
-            self.chunks,
-        ]
-        if self.codec != "raw":
-            row += [self.length, None if self.stored is None else self.stored.hex()]
-        return row
-
-
-class ShardRow(NamedTuple):
-    """A data file: its name, its size in bytes, and the digest of its header."""
-
-    name: str
-    size: int
-    header: bytes
 
 
 class ExtraFile(NamedTuple):
@@ -162,14 +98,7 @@ class Manifest:
     @property
     def chunks_size(self) -> int:
         """Bytes of ``chunks.bin``; 0 where there is none."""
-        return sum(_digests_size(row.nbytes, row.codec) for row in self.rows)
-
-
-def _digests_size(nbytes: int, codec: str) -> int:
-    count = chunk_count(nbytes)
-    if count <= 1:
-        return 0
-    return count * (DIGEST if codec == "raw" else 2 * DIGEST + 8)
+        return sum(digests_size(row.nbytes, row.codec) for row in self.rows)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -238,8 +167,8 @@ def _decode(document: dict[str, JSON]) -> Manifest:
         places,
         rows,
         shards,
-        _digest(document["root"], "R-014"),
-        _digest(document["bag"], "R-014"),
+        decode_digest(document["root"], "R-014"),
+        decode_digest(document["bag"], "R-014"),
         step,
         extra,
         _extra_files(_list(document["extra_files"], "extra_files")),
@@ -255,7 +184,7 @@ def _check_versions(document: dict[str, JSON]) -> None:
         raise FormatError("format is no version", rule="R-014")
     if version[0] != VERSION[0]:
         raise UnsupportedVersionError(
-            f"the checkpoint is of version {version[0]}.{version[1]}; this release reads version {VERSION[0]}",
+            f"the checkpoint is of version {version[0]}.{version[1]}; this release reads {VERSION[0]}",
             rule="R-012",
         )
     if not isinstance(requires, list) or not all(isinstance(name, str) for name in requires):
@@ -274,25 +203,10 @@ def _list(value: JSON, name: str) -> list[JSON]:
     return value
 
 
-def _digest(text: JSON, rule: str) -> bytes:
-    if type(text) is str and len(text) == 64:
-        try:
-            digest = bytes.fromhex(text)
-        except ValueError:
-            digest = b""
-        if digest.hex() == text:
-            return digest
-    raise FormatError("a digest is not 64 hexadecimal digits", rule=rule)
-
-
-def _is_size(value: JSON) -> bool:
-    return type(value) is int and 0 <= value <= MAX_BYTES
-
-
 def _shard_row(form: JSON) -> ShardRow:
     match form:
-        case [str(name), int(size), header] if _is_size(size):
-            return ShardRow(name, size, _digest(header, "R-014"))
+        case [str(name), int(size), header] if is_size(size):
+            return ShardRow(name, size, decode_digest(header, "R-014"))
     raise FormatError("a malformed shard row", rule="R-014")
 
 
@@ -300,8 +214,8 @@ def _extra_files(forms: list[JSON]) -> tuple[ExtraFile, ...]:
     files = []
     for form in forms:
         match form:
-            case [str(name), int(size), digest] if _is_size(size):
-                files.append(ExtraFile(name, size, _digest(digest, "R-014")))
+            case [str(name), int(size), digest] if is_size(size):
+                files.append(ExtraFile(name, size, decode_digest(digest, "R-014")))
             case _:
                 raise FormatError("a malformed row of an extra file", rule="R-014")
         if not extra_name_allowed(name):
@@ -318,134 +232,10 @@ def _rows(forms: list[JSON], shards: Sequence[ShardRow]) -> tuple[TensorRow, ...
         if shard.name not in (shard_name(index, len(shards), coded=c) for c in (False, True)):
             raise FormatError(f"a shard may not be called {shard.name[:200]!r}", rule="R-004")
     coded = [shard.name.endswith(".ckz") for shard in shards]
-    reader = _RowReader(coded)
+    reader = RowReader(coded)
     rows = tuple(reader.row(form, ordinal) for ordinal, form in enumerate(forms))
     reader.check_sizes(shards)
     return rows
-
-
-class _RowReader:
-    """Decodes rows in order and checks what each owes to those before it."""
-
-    def __init__(self, coded: Sequence[bool]) -> None:
-        self._coded = coded
-        self._ends = [0] * len(coded)
-        self._used = [False] * len(coded)
-        self._chunks = 0
-        self._taken = {"__metadata__"}
-        self._last: tuple[int, tuple[bytes, ...]] = (-13, ())
-        self._types: dict[str, DType] = {}
-
-    def row(self, form: JSON, ordinal: int) -> TensorRow:
-        if not isinstance(form, list) or len(form) not in (9, 11):
-            raise FormatError(f"row {ordinal} is malformed", rule="R-030")
-        path = _path(form[0])
-        try:
-            return self._checked(form, ordinal, path)
-        except FormatError as error:
-            raise error.located(tensor=display(path)) from None
-
-    def _checked(self, form: list[JSON], ordinal: int, path: Path) -> TensorRow:
-        _, name, kind, shape, digest, shard, offset, codec, chunks = form[:9]
-        known, dims, nbytes = self._type(kind, shape)
-        self._check_order(path, nbytes)
-        if name != unique_name(path, ordinal, self._taken):
-            raise FormatError(f"the header name {str(name)[:200]!r} is not the one of its path", rule="R-032")
-        if type(shard) is not int or not 0 <= shard < len(self._coded) or not _is_size(offset):
-            raise FormatError("a shard or offset that does not exist", rule="R-030")
-        if codec not in CODECS or (codec != "raw") != self._coded[shard]:
-            raise FormatError(f"codec {str(codec)[:40]!r} does not fit the shard", rule="R-034")
-        first = self._check_chunks(chunks, nbytes, codec)
-        length, stored = _stored(form, nbytes, codec)
-        if offset != self._ends[shard]:
-            raise FormatError(
-                f"offset {offset} in shard {shard + 1}, where {self._ends[shard]} follows", rule="R-033"
-            )
-        self._used[shard] = True
-        self._ends[shard] += length
-        return TensorRow(
-            path,
-            name,
-            known,
-            dims,
-            nbytes,
-            _digest(digest, "R-030"),
-            shard,
-            offset,
-            codec,
-            first,
-            length,
-            stored,
-        )
-
-    def _type(self, kind: JSON, shape: JSON) -> tuple[DType, tuple[int, ...], int]:
-        if type(kind) is not str or type(shape) is not list or len(shape) > 64:
-            raise FormatError("a malformed type or shape", rule="R-030")
-        known = self._types.get(kind)
-        if known is None:
-            known = self._types[kind] = _known_type(kind)
-        for extent in shape:
-            if type(extent) is not int or not 0 <= extent <= MAX_BYTES:
-                raise FormatError("a malformed shape", rule="R-030")
-        dims: tuple[int, ...] = tuple(shape)  # type: ignore[arg-type] # checked above
-        nbytes = known.nbytes(dims)
-        if nbytes > MAX_BYTES:
-            raise FormatError(f"a tensor of {nbytes} bytes", rule="R-030")
-        return known, dims, nbytes
-
-    def _check_order(self, path: Path, nbytes: int) -> None:
-        encoded = encode_path(path)
-        if sum(map(len, encoded)) > MAX_PATH:
-            raise LimitError(f"a path of more than {MAX_PATH} bytes", rule="R-015")
-        key = (-alignment_class(nbytes), encoded)
-        if key <= self._last:
-            raise FormatError("rows are not in canonical order", rule="R-031")
-        self._last = key
-
-    def _check_chunks(self, chunks: JSON, nbytes: int, codec: str) -> int | None:
-        size = _digests_size(nbytes, codec)
-        expected = self._chunks if size else None
-        if chunks != expected or type(chunks) is bool:
-            raise FormatError("an offset into chunks.bin that does not follow", rule="R-035")
-        self._chunks += size
-        return expected
-
-    def check_sizes(self, shards: Sequence[ShardRow]) -> None:
-        for index, shard in enumerate(shards):
-            if not self._used[index]:
-                raise FormatError(f"shard {shard.name} has no rows", rule="R-033")
-            size = shard.size - self._ends[index]
-            if size <= 0 or size % ALIGNMENT or size > 2 * MAX_HEADER:
-                raise FormatError(
-                    f"shard {shard.name} is said to have {shard.size} bytes; its data alone takes {self._ends[index]}",
-                    rule="R-040",
-                )
-
-
-def _path(form: JSON) -> Path:
-    if not isinstance(form, list) or len(form) > 64:
-        raise FormatError("a malformed path", rule="R-030")
-    return tuple(key if type(key) is str else decode_key(key, ()) for key in form)
-
-
-def _known_type(kind: str) -> DType:
-    try:
-        return dtype(kind)
-    except ValueError:
-        raise FormatError(f"unknown element type {kind[:40]!r}", rule="R-030") from None
-
-
-def _stored(form: list[JSON], nbytes: int, codec: str) -> tuple[int, bytes | None]:
-    """Return the stored length of a row, and the stored digest of a coded row of one chunk."""
-    if (len(form) == 11) != (codec != "raw"):
-        raise FormatError("length and stored belong to coded rows, and only to them", rule="R-036")
-    if codec == "raw":
-        return nbytes, None
-    length, stored = form[9:]
-    count = chunk_count(nbytes)
-    if type(length) is not int or not count <= length <= nbytes or (stored is None) != (count != 1):
-        raise FormatError("a stored length or digest that cannot be", rule="R-036")
-    return length, None if stored is None else _digest(stored, "R-036")
 
 
 class _NoSource:
@@ -528,8 +318,3 @@ def shard_entries(manifest: Manifest, index: int) -> list[str]:
         for row in manifest.rows
         if row.shard == index
     ]
-
-
-def raw_chunk_range(row: TensorRow, index: int) -> tuple[int, int]:
-    """Return where chunk `index` of a row lies in its canonical bytes."""
-    return index * CHUNK, min((index + 1) * CHUNK, row.nbytes)

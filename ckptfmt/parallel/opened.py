@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from ckptfmt.format.manifest import Manifest, TensorRow
+    from ckptfmt.format.manifest import Manifest
+    from ckptfmt.format.rows import TensorRow
     from ckptfmt.storage.reader import FileReader
 
 __all__ = ["OpenedCheckpoint", "RowSource", "open_checkpoint", "open_listed", "read_manifest"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptfmt.errors import CkptError
-    from ckptfmt.format.manifest import TensorRow
+    from ckptfmt.format.rows import TensorRow
     from ckptfmt.parallel.opened import OpenedCheckpoint
 
 __all__ = ["problems"]

@@ -96,19 +96,14 @@ def key_payload(key: Key) -> bytes:
     raise TreeError(f"a {type(key).__name__} cannot be a key")
 
 
-def _plain(key: object) -> bool:
-    return type(key) is str
-
-
 _STR_KIND = field(b"str")
 
 
 def encode_key(key: Key) -> bytes:
     """Return the canonical encoding of a key: ``field(kind) ‖ field(key bytes)``."""
-    payload = key_payload(key)
-    if _plain(key):
-        return _STR_KIND + u64(len(payload)) + payload
-    return field(key_kind(key).encode()) + field(payload)
+    if type(key) is str and key.isascii():  # what most keys are
+        return _STR_KIND + u64(len(key)) + key.encode()
+    return field(key_kind(key).encode()) + field(key_payload(key))
 
 
 def encode_path(path: Path) -> tuple[bytes, ...]:
@@ -122,7 +117,7 @@ def dotted(path: Path) -> str:
     Keys joined by ``.``: a str as it is, an int or list index in decimal, any other key as
     ``<kind>:<hex of its bytes>``.
     """
-    return ".".join(key if isinstance(key, str) else _dotted_key(key) for key in path)
+    return ".".join([key if isinstance(key, str) else _dotted_key(key) for key in path])
 
 
 def _dotted_key(key: Key) -> str:
