@@ -334,17 +334,10 @@ for _name, _title, _tree in DEEP:
     register_tree(f"depth-{_name}", "R-015", _title, _tree, "limits")
 
 LONG = "k" * (4096 - len(encoded_key("")))
-LONG_PATHS: list[tuple[str, str, object]] = [
-    ("tensor", "An encoded path of 4,097 bytes to a tensor.", ["map", [[LONG + "k", f32(1)]]]),
-    ("number", "An encoded path of 4,097 bytes to a number.", ["map", [[LONG + "k", 1]]]),
-    ("sum", "An encoded path of two keys of 4,116 bytes.", ["map", [[LONG, ["list", [1]]]]]),
-    (
-        "reference",
-        "A long path that leads through a reference.",
-        mapping(x=keyed(LONG[:-20]), yy=mapping(z=["shared", 1])),
-    ),
-]
-for _name, _title, _tree in LONG_PATHS:
+for _name, _title, _tree in (
+    ("key", "An encoded path of 4,097 bytes.", ["map", [[LONG + "k", f32(1)]]]),
+    ("sum", "An encoded path of two keys of 4,116 bytes.", ["map", [[LONG, ["list", [f32(1)]]]]]),
+):
     register_tree(f"path-{_name}", "R-015", _title, _tree, "limits")
 
 

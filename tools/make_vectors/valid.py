@@ -212,6 +212,15 @@ def _() -> Draft:
     return draft(["map", [[name, f32(1)]]])
 
 
+@valid(
+    "keys/long-names", "Only the path of a row is limited: a long key above no tensor, a long second path."
+)
+def _() -> Draft:
+    name = "k" * (4096 - 2 * len(encoded_key("")))
+    again = ["map", [[name * 2, ["shared", 1]]]]
+    return draft(mapping(a=["map", [[name[1:], f32(1)]]], numbers=["map", [["n" * 5000, 1]]], z=again))
+
+
 @valid("ties/names", "One tensor under three names is stored once, under the first in canonical order.")
 def _() -> Draft:
     tied = f32(1, 2)
@@ -389,6 +398,23 @@ def _() -> Draft:
     found = draft(mapping(w=f32(1)))
     found.step = 2**53
     found.extra = {"": None, "é": [1, -(2**53), {"b": {}, "a": "\u0001"}], "self": True}
+    return found
+
+
+@valid("members/nested", "Extra that is nested 512 deep, the manifest included.")
+def _() -> Draft:
+    found = draft(None)
+    value: JSON = []
+    for _ in range(509):
+        value = [value]
+    found.extra = {"a": value}
+    return found
+
+
+@valid("versions/later-minor", "A later minor version that asks for nothing new.")
+def _() -> Draft:
+    found = draft(mapping(w=f32(1)))
+    found.minor = 7
     return found
 
 

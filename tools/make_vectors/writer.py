@@ -104,6 +104,7 @@ class Draft:
     rows: list[Row]
     shards: list[str]
     step: JSON = None
+    minor: int = 0
     extra: JSON = field(default_factory=dict)
     extra_files: dict[str, bytes] = field(default_factory=dict)
     root: str | None = None
@@ -149,7 +150,7 @@ class Draft:
             "extra_files": [
                 [name, len(data), blake3(data).hexdigest()] for name, data in sorted(self.extra_files.items())
             ],
-            "format": [1, 0],
+            "format": [1, self.minor],
             "requires": ["coded"] if any(name.endswith(".ckz") for name in self.shards) else [],
             "root": root,
             "shards": shards,  # type: ignore[dict-item]

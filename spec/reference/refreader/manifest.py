@@ -11,7 +11,7 @@ from refreader import document
 from refreader.document import JSON, digest, field, is_count, is_digest, refuse, require, u64
 from refreader.nodes import MAX_NODES, Path, TreeReader, read_key, tensor_paths
 
-CHUNK, MAX_HEADER = 4 << 20, (16 << 20) + (64 << 10)
+CHUNK, MAX_HEADER, MAX_PATH = 4 << 20, (16 << 20) + (64 << 10), 4096
 MEMBERS = {"bag", "extra", "extra_files", "format", "requires", "root", "shards", "step", "tensors", "tree"}
 BITS = {"bool": 8, "f4_e2m1fn": 4, "i4": 4, "u4": 4, "i2": 2, "u2": 2, "bf16": 16, "c64": 64, "c128": 128}
 BITS |= {kind + str(bits): bits for kind in "iuf" for bits in (8, 16, 32, 64) if kind + str(bits) != "f8"}
@@ -170,8 +170,9 @@ def check_table(rows: list[Row]) -> list[Path]:
     """Check the rows against each other; return their paths, encoded."""
     paths, names, chunks = list[Path](), {"__metadata__"}, 0
     for ordinal, row in enumerate(rows):
-        keys = [read_key(key) for key in row.path]
+        keys = [read_key(key, depth) for depth, key in enumerate(row.path, 1)]
         paths.append(tuple(key.encoded for key in keys))
+        require(sum(map(len, paths[-1])) <= MAX_PATH, "R-015", "a path of more than 4 KiB")
         require(ordinal == 0 or order(rows[ordinal - 1], paths[-2]) < order(row, paths[-1]), "R-031", "order")
         name = ".".join(key.text for key in keys)
         while name in names:

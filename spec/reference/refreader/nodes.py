@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from refreader.document import JSON, MAX_INT, digest, encode, field, is_shape, refuse, require, u64
 
-MAX_DEPTH, MAX_PATH, MAX_NODES = 64, 4096, 2**24
+MAX_DEPTH, MAX_NODES = 64, 2**24
 CONTAINERS = {"map", "list", "set", "composite", "opaque"}  # those that can be shared
 Path = tuple[bytes, ...]
 
@@ -28,7 +28,6 @@ class Node:
     kinds: frozenset[str]  # of the node and all below
     size: int  # nodes
     depth: int  # keys in the longest path
-    reach: int  # bytes in the longest encoded path
     ordinal: int = -1
 
 
@@ -47,11 +46,10 @@ def make(
     nodes = [node for _, node in children or ()]
     size = 1 + sum(node.size for node in nodes)
     depth = max((1 + node.depth for node in nodes), default=0)
-    reach = max((len(key) + node.reach for key, node in children or ()), default=0)
-    require(size <= MAX_NODES and depth <= MAX_DEPTH and reach <= MAX_PATH, "R-015", "the tree")
+    require(size <= MAX_NODES and depth <= MAX_DEPTH, "R-015", "the tree")
     kinds = frozenset({kind}).union(*(node.kinds for node in nodes))
     own = digest(field(kind.encode()) + payload, "ckptfmt 1 node")
-    return Node(kind, payload, own, tuple(children or ()), equal, kinds, size, depth, reach)
+    return Node(kind, payload, own, tuple(children or ()), equal, kinds, size, depth)
 
 
 def encode_key(kind: str, payload: bytes) -> bytes:
