@@ -106,7 +106,8 @@ def _tell(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, _UsageError):
-        message = f"{error.format_message()}\nTry 'ckptfmt --help'."  # type: ignore[attr-defined] # as all have
+        command = getattr(getattr(error, "ctx", None), "command_path", "ckptfmt")
+        message = f"{error.format_message()}\nTry '{command} --help'."  # type: ignore[attr-defined] # as all have
         document = output.error_document("usage", error.format_message(), Exit.USAGE, {})  # type: ignore[attr-defined]
         output.show_error(message, document, as_json=as_json)
         return Exit.USAGE

@@ -354,8 +354,9 @@ def _refuse_losses(findings: Sequence[Finding]) -> None:
 
 
 def _stored(target: str | os.PathLike[str]) -> int:
-    """Return the bytes of a file, or of the files of a flat directory."""
+    """Return the bytes of a file, or of the files of a flat directory, told by an index in it or not."""
     where = Path(target)
+    where = where.parent if where.name.endswith(".index.json") else where
     files = where.iterdir() if where.is_dir() else (where,)
     return sum(file.stat().st_size for file in files)
 

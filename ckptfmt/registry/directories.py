@@ -49,13 +49,15 @@ _MARKS: tuple[tuple[frozenset[str], str], ...] = (
 def describe_directory(place: Directory) -> Format | tuple[str, str]:
     """Return the format of a directory, or what else it is and what to do.
 
-    A directory is a checkpoint of ours if it has its manifest, or shards that only we name so: what is
-    missing or broken then is for `check` to say.
+    A directory is a checkpoint of ours if it has its manifest, or shards that only we name so; with an index
+    of safetensors shards it is read as those. What is missing or broken then is for the reader to say.
     """
     names = sorted(place.names())
     known = set(names)
     if COMMIT_RECORD in known or any(_SHARD.fullmatch(name) for name in names):
         return format_named(NATIVE)
+    if any(name.endswith(".safetensors.index.json") for name in names):
+        return format_named("safetensors")
     if ".metadata" in known and any(name.endswith(".distcp") for name in names):
         return "a torch.distributed checkpoint (DCP)", _NOT_YET
     if any(name.endswith(".distcp") for name in names):
@@ -71,9 +73,6 @@ def describe_directory(place: Directory) -> Format | tuple[str, str]:
 def _folder(place: Directory, names: list[str]) -> tuple[str, str]:
     if not names:
         return "an empty directory", "There is no checkpoint in it."
-    index = next((name for name in names if name.endswith(".safetensors.index.json")), None)
-    if index is not None:
-        return f"a directory with {quoted(index.encode(errors='replace'))} in it", "Give that index."
     found = [name for name in names if name.lower().endswith(_FILES)]
     found += [name for name in names[:_LOOKED_AT] if name[0] != "." and is_checkpoint(place, name)]
     if not found:

@@ -207,7 +207,6 @@ DIRECTORIES = {
     "orbax": (("_METADATA", "d"), "Orbax"),
     "zarr": ((".zarray", "0.0"), "Zarr"),
     "tf": (("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"), "directory of TensorFlow"),
-    "hugging face": (("config.json", "model.safetensors.index.json"), "Give that index"),
     "files": (("a.pt", "b.npz", "notes.txt"), 'holds "a.pt", "b.npz". Give one'),
     "many files": (tuple(f"{n}.pt" for n in range(7)), "and 2 more"),
     "empty": ((), "an empty directory"),
@@ -238,6 +237,12 @@ def test_a_directory_with_our_checkpoints_names_them(tmp_path: Path) -> None:
 def test_a_checkpoint_of_ours_is_one_even_if_files_are_missing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"damaged")
     assert detect(tmp_path).name == "ckptfmt"
+
+
+def test_a_directory_with_an_index_of_shards_is_safetensors(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_bytes(b"{}")
+    (tmp_path / "config.json").write_bytes(b"{}")
+    assert detect(tmp_path).name == "safetensors"
 
 
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
