@@ -16,7 +16,7 @@ import numpy as np
 from ckptfmt.containers.npy.values import MAX_STRINGS
 from ckptfmt.containers.npz import NpzWriter, read_members
 from ckptfmt.containers.zip.archive import ZipArchive
-from ckptfmt.errors import LimitError
+from ckptfmt.errors import LimitError, TreeError
 from ckptfmt.frameworks.flat.entries import Entry
 from ckptfmt.frameworks.flat.note import NOTE, tree_of
 from ckptfmt.frameworks.flat.planning import Held, pieces, plan
@@ -24,6 +24,7 @@ from ckptfmt.storage.reader import FileReader
 from ckptfmt.storage.replace import replacing
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.nodes import Strings, tag_of
+from ckptfmt.tree.paths import dotted
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.dtypes import DType
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
+    from ckptfmt.tree.paths import Path
 
 __all__ = ["read", "write"]
 
@@ -43,8 +45,12 @@ _SLAB = 1 << 16
 class _Npz:
     """What planning must know of NPZ."""
 
-    separator = "/"
     reserved: frozenset[str] = frozenset()
+
+    @staticmethod
+    def name(path: Path) -> str:
+        """Return the keys of a path joined by ``/``; no zip archive holds a NUL in a name."""
+        return "/".join(dotted((key,)) for key in path).replace("\0", "\\0")
 
     @staticmethod
     def held(dtype: DType, shape: tuple[int, ...]) -> Held:
@@ -176,10 +182,18 @@ def _split_strings(tree: Tree) -> tuple[dict[str, Strings], Tree]:
 def _fits(strings: Strings) -> bool:
     """Whether a unicode array gives these strings back, and is not much larger than they are."""
     values = strings.values
+    _check_text(values)
     if len(values) > MAX_STRINGS or any(isinstance(text, bytes) or text.endswith("\0") for text in values):
         return False
     longest = max(map(len, values), default=0)
     return longest * len(values) <= _SLAB + 16 * sum(map(len, values))
+
+
+def _check_text(values: tuple[str, ...] | tuple[bytes, ...]) -> None:
+    try:
+        "".join(text for text in values if isinstance(text, str)).encode()
+    except UnicodeEncodeError as error:
+        raise TreeError(f"a string is not valid Unicode: {error.object[error.start : error.end]!r}") from None
 
 
 def _string_pieces(strings: Strings, width: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ckptfmt.frameworks.flat.note import NOTE, encode_note
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import tag_of
-from ckptfmt.tree.paths import display, dotted, encode_path
+from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import tensors
 
@@ -51,12 +51,11 @@ class Container(Protocol):
     """What planning must know of a container."""
 
     @property
-    def separator(self) -> str:
-        """What joins the keys of a path to a name."""
-
-    @property
     def reserved(self) -> frozenset[str]:
         """Names that no tensor can have, besides the note's."""
+
+    def name(self, path: Path) -> str:
+        """Return what a tensor at a path is called, before that is made unique."""
 
     def held(self, dtype: DType, shape: tuple[int, ...]) -> Held:
         """Return how it holds a tensor of a type and shape."""
@@ -169,7 +168,7 @@ def _names(paths: Sequence[Path], container: Container) -> list[str]:
     taken = {NOTE, *container.reserved}
     names = []
     for ordinal, path in enumerate(paths):
-        name = container.separator.join(dotted((key,)) for key in path)
+        name = container.name(path)
         while name in taken:
             name = f"{name}#{ordinal}"
         taken.add(name)

@@ -30,6 +30,7 @@ from ckptfmt.storage.reader import FileReader
 from ckptfmt.storage.replace import replacing
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.nodes import tag_of
+from ckptfmt.tree.paths import dotted
 from ckptfmt.tree.source import BytesSource
 from ckptfmt.tree.tensor import Tensor
 
@@ -58,8 +59,8 @@ _THEIRS = {ours: theirs for theirs, ours in DTYPES.items()}
 class _Safetensors:
     """What planning must know of safetensors."""
 
-    separator = "."
     reserved = frozenset({METADATA})
+    name = staticmethod(dotted)
 
     @staticmethod
     def held(kind: DType, shape: tuple[int, ...]) -> Held:
@@ -86,12 +87,16 @@ class _Shard:
         return self.entries[-1].end if self.entries else 0
 
 
-def _planned(tree: Tree) -> tuple[Plan, dict[str, str], tuple[Row, ...]]:
-    """Return the plan, the metadata of the first header, and the rows with a note that is too long for it."""
+def _planned(tree: Tree, *, shards: bool) -> tuple[Plan, dict[str, str], tuple[Row, ...]]:
+    """Return the plan, the metadata of the first header, and the rows, with a note that is too long for that.
+
+    A note without any tensor is one itself in shards, for no index lists a file that has none.
+    """
     planned = plan(tree, _Safetensors(), root_tag=METADATA_TAG)
     metadata = {"format": "pt"} | _kept_metadata(tree)
     rows = planned.rows
-    if planned.note is not None and len(planned.note) <= _LARGEST_TEXT:
+    as_text = len(planned.note or b"") <= _LARGEST_TEXT and (bool(rows) or not shards)
+    if planned.note is not None and as_text:
         metadata[NOTE] = planned.note.decode()
     elif planned.note is not None:
         size = len(planned.note)
@@ -139,7 +144,7 @@ def _text_room(metadata: Mapping[str, str]) -> int:
 
 def write_file(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool) -> tuple[Finding, ...]:
     """Write one file; see `ckptfmt.frameworks.flat.safetensors.write`."""
-    planned, metadata, rows = _planned(tree)
+    planned, metadata, rows = _planned(tree, shards=False)
     shards = list(_shards(rows, metadata, None))
     if len(shards) > 1:
         raise ConversionError(
@@ -174,8 +179,12 @@ def write_shards(
 ) -> tuple[Finding, ...]:
     """Write a directory of shards with an index; see `ckptfmt.frameworks.flat.safetensors.write`."""
     directory, stem = _directory_and_stem(target)
-    planned, metadata, rows = _planned(tree)
-    shards = list(_shards(rows, metadata, DEFAULT_SHARD_SIZE if shard_size is None else shard_size))
+    planned, metadata, rows = _planned(tree, shards=True)
+    shards = (
+        list(_shards(rows, metadata, DEFAULT_SHARD_SIZE if shard_size is None else shard_size))
+        if rows
+        else []
+    )
     names = [f"{stem}-{k:05d}-of-{len(shards):05d}.safetensors" for k in range(1, len(shards) + 1)]
     weight_map = {
         entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard.entries
