@@ -178,7 +178,7 @@ def write(
     CkptError
         As `save` or the format's writer says.
     """
-    options = options_for(target, to, codec, shard_size, overwrite, step)
+    options = options_for(target, to=to, codec=codec, shard_size=shard_size, overwrite=overwrite, step=step)
     captured, findings = as_tree(tree, adapt=adapt)
     if strict:
         _refuse_losses((*findings, *rehearse(captured, options)))
@@ -244,7 +244,14 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
     """
     refuse_overlap(source, target)
     with read(source) as opened:
-        options = options_for(target, to, codec, shard_size, overwrite, opened.step if step is None else step)
+        options = options_for(
+            target,
+            to=to,
+            codec=codec,
+            shard_size=shard_size,
+            overwrite=overwrite,
+            step=opened.step if step is None else step,
+        )
         tree, dropped = _selected(opened.tree, include, exclude)
         findings = opened.findings
         if strict or dry_run:

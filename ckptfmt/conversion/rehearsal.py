@@ -28,7 +28,8 @@ def rehearse(tree: Tree, options: Options) -> tuple[Finding, ...]:
     """Return what a writer finds, without the data: large tensors are stood in for by small ones.
 
     A stand-in has the type, the number of dimensions, the ties, and in each dimension a length that is zero,
-    odd or even as the original's; writers judge by nothing else.
+    odd or even as the original's; writers judge by nothing else. Of several tensors with one finding, another
+    may be named.
     """
     if options.to.name == NATIVE:
         return ()

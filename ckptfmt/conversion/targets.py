@@ -52,11 +52,12 @@ def target_format(target: str | os.PathLike[str], to: str | None = None) -> Form
 
 def options_for(
     target: str | os.PathLike[str],
-    to: str | None,
-    codec: str | None,
-    shard_size: int | None,
-    overwrite: Overwrite,
-    step: int | None,
+    *,
+    to: str | None = None,
+    codec: str | None = None,
+    shard_size: int | None = None,
+    overwrite: Overwrite = False,
+    step: int | None = None,
 ) -> Options:
     """Check everything about the target that can be checked before anything is read or written."""
     found = target_format(target, to)
