@@ -14,7 +14,7 @@ from ckptfmt.tree.document import decode_tree, encode_tree
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import tensors
+from ckptfmt.tree.walk import MAX_DEPTH, MAX_REFERENCES, children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,13 +95,38 @@ def decode_note(data: bytes, entries: Sequence[Entry]) -> Tree:
     if by_name:
         _mismatch(f"it does not know {next(iter(by_name))!r}, which is there")
     tree = decode_tree(note["tree"], made)
-    used = {id(tensor.source) for _, tensor in tensors(tree)}
+    used = _used_sources(tree)
     unused = next(
         (row for row, tensor in zip(rows, made, strict=True) if id(tensor.source) not in used), None
     )
     if isinstance(unused, list):
         _mismatch(f"its tree does not use {unused[0]!r}")
     return tree
+
+
+def _used_sources(tree: Tree) -> set[int]:
+    """Return the ids of the sources that a tree uses; containers are visited once, however often shared."""
+    used: set[int] = set()
+    done: dict[int, tuple[int, int]] = {}
+
+    def measured(node: Tree) -> tuple[int, int]:
+        """Return how many nodes a node expands to, and its height."""
+        if isinstance(node, Tensor):
+            used.add(id(node.source))
+        below = children(node)
+        if not below:
+            return 1, 0
+        if id(node) not in done:
+            sizes = [
+                measured(child) for _, child in below
+            ]  # as deep as the note itself: shared ones are done
+            done[id(node)] = 1 + sum(count for count, _ in sizes), 1 + max(height for _, height in sizes)
+        return done[id(node)]
+
+    count, height = measured(tree)
+    if count > MAX_REFERENCES or height > MAX_DEPTH:
+        _mismatch(f"its tree expands to {count} nodes and {height} levels")
+    return used
 
 
 def _mismatch(message: str) -> NoReturn:

@@ -91,7 +91,7 @@ MISMATCHES: dict[str, bytes] = {
 }
 
 
-def bomb() -> bytes:
+def wide() -> bytes:
     """A tree of 30 levels, each of which holds the one below ten times."""
     inner: object = ["list", [["tensor", 0], ["tensor", 1]]]
     for level in range(30):
@@ -99,9 +99,23 @@ def bomb() -> bytes:
     return changed(lambda note: note.update(tree=inner))
 
 
-@pytest.mark.parametrize("case", [*MISMATCHES, "a tree that expands"])
+def deep() -> bytes:
+    """A list of a hundred lists, each of which holds the one before under forty levels."""
+    items: list[object] = [["list", [["tensor", 0], ["tensor", 1]]]]
+    for turn in range(100):
+        inner: object = ["shared", 1 + turn]
+        for _ in range(40):
+            inner = ["tuple", [inner]]
+        items.append(["list", [inner]])
+    return changed(lambda note: note.update(tree=["list", items]))
+
+
+MISMATCHES |= {"a tree that grows wide": wide(), "a tree that grows deep": deep()}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
 def test_a_note_that_does_not_match_is_ignored_with_a_finding(case: str) -> None:
-    note = bomb() if case == "a tree that expands" else MISMATCHES[case]
+    note = MISMATCHES[case]
     tree, findings = tree_of([W, RAW], lambda: note, file="f")
     assert tree == {"w": W.node, "b": RAW.node}
     assert [(finding.kind, finding.severity, finding.file) for finding in findings] == [
