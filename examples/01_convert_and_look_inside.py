@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import ckptfmt
+from ckptfmt.tree.walk import replaced
 
 DATA = Path(__file__).resolve().parent / "data"
 CKPTFMT = Path(sys.executable).parent / "ckptfmt"
@@ -41,10 +42,13 @@ def convert(folder: Path) -> None:
     say("""training.pt is the whole state of a small training run, written by PyTorch 2.13 with torch.save: a
         convolutional network, its Adam optimizer, its schedule and a few plain values. What is inside?""")
     run(folder, "info", "training.pt")
-    say("""Now into our own format. A checkpoint is a directory: data files that any safetensors reader opens,
-        and a manifest that says what belongs to it, with a digest over every byte.""")
+    say("""Tensors, plain values, and sums. label_embedding.weight and score.weight are one tied tensor. Now
+        into our own format. A checkpoint is a directory: data files that any safetensors reader opens, and a
+        manifest that says what belongs to it, with a digest over every byte. What was written is read again
+        and compared before convert says that it is done.""")
     run(folder, "convert", "training.pt", "step-60")
-    run(folder, "info", "step-60")
+    for path in sorted((folder / "step-60").iterdir()):
+        print(f"      step-60/{path.name:34} {path.stat().st_size:>8,} bytes")
     say("""And back. The file that comes out loads in PyTorch with weights_only=True. The root digest is one
         number for the whole state; it depends on names, shapes, types and values, and not on the format.
         So three equal roots mean that nothing was lost on the way there or back.""")
@@ -81,13 +85,14 @@ def damage(folder: Path) -> None:
 
 def compare(folder: Path) -> None:
     """Change one number and see what differs."""
-    say("""Two checkpoints can be compared whatever their formats are. Here the next step is made with three
+    say("""Two checkpoints can be compared whatever their formats are. Here the next step is made with a few
         lines of Python: load, change one number in the last place, save.""")
     with ckptfmt.load(folder / "step-60") as checkpoint:
-        weights = dict(checkpoint["model"])
-        bias = np.array(weights["project.bias"])
+        before = checkpoint.tensors()["model/project.bias"]
+        bias = np.array(before)
         bias[0] = np.nextafter(bias[0], np.float32(np.inf))
-        tree = checkpoint.tree | {"model": weights | {"project.bias": bias}}
+        after = ckptfmt.Tensor.of(bias)
+        tree = replaced(checkpoint.tree, lambda tensor: after if tensor is before else tensor)
         ckptfmt.save(tree, folder / "step-61", step=61)
     run(folder, "diff", "training.pt", "step-61", expected=1)
     say("That is all: one element of one tensor, one unit in the last place. All else is the same bits.")
