@@ -53,7 +53,7 @@ def parse(data: bytes) -> JSON:
         value: JSON = json.loads(data.decode(), parse_float=_refuse, parse_constant=_refuse)
     except RecursionError:
         message = "JSON nested too deeply"
-        raise LimitError(message) from None
+        raise LimitError(message, rule="R-015") from None
     except UnicodeDecodeError as error:
         message = "not UTF-8"
         raise FormatError(message, offset=error.start) from None

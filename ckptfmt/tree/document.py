@@ -93,10 +93,17 @@ class _Encoder:
     def _elements(self, elements: set[Tree] | frozenset[Tree], depth: int) -> JSON:
         if elements:
             _check_levels(depth + 1)
-        if any(isinstance(element, Tensor) for element in elements):
-            message = "a set cannot hold tensors: its elements have no names"
+        if not all(map(_fits_in_set, elements)):
+            message = "a set cannot hold tensors, composites or opaque nodes: its elements have no names"
             raise TreeError(message)
         return sorted((self.node(child, depth + 1) for child in elements), key=dumps)
+
+
+def _fits_in_set(node: Tree) -> bool:
+    """Whether a set can hold a node: nothing below that is mutable, shared or stored elsewhere."""
+    if isinstance(node, tuple | frozenset):
+        return all(map(_fits_in_set, node))
+    return not isinstance(node, Tensor | dict | list | set | Composite | Opaque)
 
 
 def _check_levels(levels: int) -> None:
@@ -178,6 +185,10 @@ class _Decoder:
         self._containers: list[Tree] = []
         self.references: list[tuple[Path, Tensor]] = []
         self.shares = False
+        self._in_attributes = 0
+        self._met = 0  # references to tensors, and to containers that hold some
+        self._before: list[int] = []  # of each container, `_met` where it began
+        self._holding: set[int] = set()  # containers with a tensor below
         self._kinds: dict[str, Callable[[list[JSON], Path], Tree]] = {
             "tensor": self._tensor,
             "map": self._map,
@@ -209,9 +220,12 @@ class _Decoder:
         index = form[1] if len(form) == 2 else None
         if type(index) is not int:
             _fail("malformed tensor reference", path)
+        if self._in_attributes:
+            _fail("an attribute of a tag that holds a tensor", path)
         if not 0 <= index < len(self._tensors):
             _fail(f"there is no tensor {index}", path, "R-023")
         tensor = self._tensors[index]
+        self._met += 1
         self.references.append((path, tensor))
         return tensor
 
@@ -221,13 +235,19 @@ class _Decoder:
             _fail("malformed map", path)
         slot = self._open()
         self._fill(made, form[1], path)
-        self._containers[slot] = made
+        self._close(slot, made)
         return made
 
     def _open(self) -> int:
         """Number a container in order of its beginning; it can be shared once it is complete."""
         self._containers.append(None)
+        self._before.append(self._met)
         return len(self._containers) - 1
+
+    def _close(self, slot: int, made: Tree) -> None:
+        self._containers[slot] = made
+        if self._met > self._before[slot]:
+            self._holding.add(slot)
 
     def _fill(self, made: dict[Key, Tree], pairs: JSON, path: Path) -> None:
         if not isinstance(pairs, list):
@@ -253,7 +273,7 @@ class _Decoder:
     def _list(self, form: list[JSON], path: Path) -> list[Tree]:
         slot = self._open()
         made = self._items(form, path)
-        self._containers[slot] = made
+        self._close(slot, made)
         return made
 
     def _tuple(self, form: list[JSON], path: Path) -> tuple[Tree, ...]:
@@ -262,20 +282,18 @@ class _Decoder:
     def _elements(self, form: list[JSON], path: Path) -> list[Tree]:
         made = self._items(form, path)
         encoded = [dumps(item) for item in form[1]]  # type: ignore[union-attr] # _items saw a list
-        if any(low >= high for low, high in pairwise(encoded)):
+        if not all(map(_fits_in_set, made)):
+            _fail("a set holds a tensor, or a container that is no tuple or frozenset", path, "R-021")
+        if len(set(made)) != len(made) or len(set(encoded)) != len(encoded):
+            _fail("two elements of a set are equal", path, "R-021")
+        if any(low > high for low, high in pairwise(encoded)):
             _fail("the elements of a set are not in order", path, "R-024")
-        try:
-            alike = len(set(made)) != len(made)
-        except TypeError:
-            _fail("a set holds a mutable element", path)
-        if alike or any(isinstance(item, Tensor) for item in made):
-            _fail("a set holds a tensor, or two elements that are equal", path, "R-021")
         return made
 
     def _set(self, form: list[JSON], path: Path) -> set[Tree]:
         slot = self._open()
         made = set(self._elements(form, path))
-        self._containers[slot] = made
+        self._close(slot, made)
         return made
 
     def _frozenset(self, form: list[JSON], path: Path) -> frozenset[Tree]:
@@ -290,7 +308,7 @@ class _Decoder:
         self._fill(made.attributes, form[2], (*path, "attributes"))
         self._fill(made.parts, form[3], (*path, "parts"))
         self._check_names({**made.attributes, **made.parts}, path)
-        self._containers[slot] = made
+        self._close(slot, made)
         return made
 
     def _opaque(self, form: list[JSON], path: Path) -> Opaque:
@@ -304,7 +322,7 @@ class _Decoder:
             up = made.parts.get("up")
             if list(made.parts) != ["up"] or type(up) is not int or not 1 <= up <= len(path):
                 _fail("a cycle must count levels that there are", path, "R-026")
-        self._containers[slot] = made
+        self._close(slot, made)
         return made
 
     @staticmethod
@@ -319,15 +337,19 @@ class _Decoder:
         if not 0 <= index < len(self._containers) or self._containers[index] is None:
             _fail(f"there is no complete container {index} before this one", path, "R-022")
         self.shares = True
+        if index in self._holding:
+            if self._in_attributes:
+                _fail("an attribute of a tag that refers to a tensor", path)
+            self._met += 1
         return self._containers[index]
 
     def _tagged(self, form: list[JSON], path: Path) -> Tree:
         if len(form) != 4 or not isinstance(form[1], str):
             _fail("malformed tag", path)
         attributes: dict[Key, Tree] = {}
-        tensors, self._tensors = self._tensors, ()  # attributes hold none
+        self._in_attributes += 1
         self._fill(attributes, form[2], path)
-        self._tensors = tensors
+        self._in_attributes -= 1
         self._check_names(attributes, path)
         slot = len(self._containers)
         inner = form[3]
@@ -433,7 +455,7 @@ def _decode_strings(form: list[JSON], path: Path) -> Strings:
         _fail("malformed strings", path)
     count = 1
     for extent in shape:
-        if type(extent) is not int or extent < 0:
+        if type(extent) is not int or not 0 <= extent <= MAX_JSON_INT or len(shape) > 64:
             _fail("malformed strings", path)
         count *= extent
     if count != len(values) or not all(isinstance(value, str) for value in values):

@@ -69,14 +69,14 @@ def leaves(tree: Tree) -> Iterator[tuple[Path, Tree]]:
             count += 1
             if count > MAX_REFERENCES:
                 message = f"the tree expands to more than {MAX_REFERENCES} nodes"
-                raise LimitError(message)
+                raise LimitError(message, rule="R-015")
             below = children(node)
             if not below:
                 yield path, node
                 continue
             if len(path) >= MAX_DEPTH:
                 message = f"the tree is deeper than {MAX_DEPTH} levels at {display(path[:4])}/..."
-                raise LimitError(message)
+                raise LimitError(message, rule="R-015")
             stack.append(_extend(path, below))
             break
         else:
@@ -128,7 +128,9 @@ def survey(tree: Tree) -> list[Place]:
     for node in reversed(_containers_last_first(tree)):
         path, count, depth = known[id(node)]
         if depth >= MAX_DEPTH:
-            raise LimitError(f"the tree is deeper than {MAX_DEPTH} levels at {display(path[:4])}/...")
+            raise LimitError(
+                f"the tree is deeper than {MAX_DEPTH} levels at {display(path[:4])}/...", rule="R-015"
+            )
         for key, child in children(node):
             total += count
             if isinstance(child, Tensor):
@@ -136,7 +138,7 @@ def survey(tree: Tree) -> list[Place]:
             elif children(child):
                 _pass(known, child, (*path, key), count, depth + 1)
         if total > MAX_REFERENCES:
-            raise LimitError(f"the tree expands to more than {MAX_REFERENCES} nodes")
+            raise LimitError(f"the tree expands to more than {MAX_REFERENCES} nodes", rule="R-015")
     return [Place(path, tensor, count) for path, tensor, count in found.values()]
 
 
@@ -166,7 +168,7 @@ def _containers_last_first(tree: Tree) -> list[Tree]:
 
     def visit(node: Tree, depth: int) -> None:
         if depth > MAX_DEPTH:
-            raise LimitError(f"the tree is deeper than {MAX_DEPTH} levels")
+            raise LimitError(f"the tree is deeper than {MAX_DEPTH} levels", rule="R-015")
         for _, child in children(node):
             if not isinstance(child, Tensor) and id(child) not in seen and children(child):
                 visit(child, depth + 1)
