@@ -75,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     before = given[: given.index("--")] if "--" in given else given
     try:
-        return _run(given, as_json="--json" in before, debug="--debug" in before)
+        code = _run(given, as_json="--json" in before, debug="--debug" in before)
     except BrokenPipeError:
-        output.forget_stdout()
-        return Exit.BROKEN_PIPE
+        code = Exit.BROKEN_PIPE
+    return code if output.flushed() else code or Exit.IO
 
 
 def _run(arguments: list[str], *, as_json: bool, debug: bool) -> int:
@@ -90,7 +90,7 @@ def _run(arguments: list[str], *, as_json: bool, debug: bool) -> int:
             code: int = result.exit
         else:  # --help, --version and the like return an exit code, or nothing
             code = result or Exit.OK
-        sys.stdout.flush()
+        output.flush()
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place where it can be told

@@ -143,18 +143,22 @@ def _totals(contents: Contents, *, by_type: bool) -> list[tuple[str, int, int]]:
 
 def contents_tables(contents: Contents, limit: int | None) -> list[Block]:
     """Return contents as tables, at most `limit` rows of each."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             row.path,
             row.tensor.dtype.name,
             str(list(row.tensor.shape)),
-            show_size(row.tensor.nbytes) if row.same_as is None else f"= {row.same_as}",
+            show_size(row.tensor.nbytes),
+            row.same_as or "",
         )
         for row in contents.tensors[:limit]
     ]
+    columns: tuple[str, ...] = ("tensor", "type", "shape", "size", "same as")
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     values = [(path, _kind(value), describe(value)) for path, value in contents.values[:limit]]
     blocks: list[Block] = [
-        Table(("tensor", "type", "shape", "size"), rows, _SIZES),
+        Table(columns, rows, _SIZES),
         *_more(len(contents.tensors) - len(rows), "tensor"),
         Table(("value", "kind", "is"), values),
         *_more(len(contents.values) - len(values), "plain value"),

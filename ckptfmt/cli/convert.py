@@ -141,7 +141,8 @@ def _blocks(done: "ConversionReport") -> "list[Block]":
     if done.verified:
         blocks.append("verified: read again, its tensors are the source's, bit for bit")
     if done.same_root:
-        blocks.append(f"lossless: its root is the source's{_root(done)}")
+        whose = "that of what was taken" if done.dropped else "the source's"
+        blocks.append(f"lossless: its root is {whose}{_root(done)}")
     elif done.losses:
         blocks.append(f"not lossless: {len(done.losses)} of the findings above are losses")
     elif done.verified:

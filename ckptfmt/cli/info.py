@@ -85,7 +85,7 @@ def _listed_json(one: "Listed") -> "JSON":
         "step": one.step,
         "tensors": one.tensors,
         "stored": one.stored,
-        "complete": one.problem is None,
+        "complete": one.complete,
         "problem": one.problem,
     }
 
@@ -99,7 +99,7 @@ def _listed_table(listed: "list[Listed]") -> Table:
             "" if one.step is None else str(one.step),
             "" if one.tensors is None else f"{one.tensors:,}",
             show_size(one.stored),
-            "complete" if one.problem is None else f"NOT COMPLETE: {one.problem}",
+            f"NOT COMPLETE: {one.problem}" if one.problem else "complete" if one.complete else "",
         )
         for one in listed
     ]

@@ -35,6 +35,8 @@ class Listed:
         None where the checkpoint does not say without being read.
     stored : int
         Bytes on the disk.
+    complete : bool or None
+        Whether all its files are there, with their sizes; None where only its kind is known.
     problem : str or None
         Why it is not complete.
     """
@@ -44,7 +46,8 @@ class Listed:
     step: int | None
     tensors: int | None
     stored: int
-    problem: str | None
+    complete: bool | None
+    problem: str | None = None
 
 
 def list_directory(path: str) -> list[Listed]:
@@ -69,10 +72,10 @@ def _native(where: Path) -> Listed:
     try:
         opened = open_checkpoint(where)
     except CkptError as error:
-        return Listed(where.name, NATIVE, None, None, stored_size(where), str(error))
+        return Listed(where.name, NATIVE, None, None, stored_size(where), complete=False, problem=str(error))
     manifest = opened.manifest
     opened.close()
-    return Listed(where.name, NATIVE, manifest.step, len(manifest.rows), stored_size(where), None)
+    return Listed(where.name, NATIVE, manifest.step, len(manifest.rows), stored_size(where), complete=True)
 
 
 def stored_size(path: str | os.PathLike[str]) -> int:

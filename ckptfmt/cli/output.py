@@ -26,7 +26,8 @@ __all__ = [
     "Result",
     "Table",
     "error_document",
-    "forget_stdout",
+    "flush",
+    "flushed",
     "progress_bar",
     "show",
     "show_error",
@@ -132,16 +133,32 @@ def show_traceback() -> None:
     traceback.print_exc(file=sys.stderr)
 
 
-def forget_stdout() -> None:
-    """Let go of a standard output that nobody reads, so that nothing fails when the process ends."""
-    with contextlib.suppress(OSError, ValueError):
+def flush() -> None:
+    """Hand on what was printed; OSError where that fails."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def flushed() -> bool:
+    """Hand on what was printed, or let go of an output that takes nothing, so that the end is quiet."""
+    try:
+        flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
-def _line(stream: TextIO, text: str) -> None:
+def _line(stream: TextIO | None, text: str) -> None:
+    if stream is None:  # it was closed before we began
+        return
     text = "\n".join(map(_clean, text.split("\n")))
     encoding = stream.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def _clean(text: str) -> str:
@@ -153,11 +170,12 @@ def _clean(text: str) -> str:
 def _table(table: Table, *, first: bool) -> None:
     if not table.rows:
         return
-    if not first:
+    drawn = _is_terminal(sys.stdout) and len(table.rows) <= _DRAWN_ROWS
+    if not (first or (drawn and not table.title)):
         _line(sys.stdout, "")
     if table.title:
         _line(sys.stdout, table.title)
-    if sys.stdout.isatty() and len(table.rows) <= _DRAWN_ROWS:
+    if drawn:
         _draw(table)
     else:
         _columns(table)
@@ -192,7 +210,7 @@ def _draw(table: Table) -> None:
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Give a callback that shows bytes done on standard error; None where that is no terminal."""
-    if not sys.stderr.isatty():
+    if not _is_terminal(sys.stderr):
         yield None
         return
     from rich.console import Console
