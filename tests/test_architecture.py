@@ -26,7 +26,7 @@ THIRD_PARTIES = {
     "typer": ("cli/",),
     "click": ("cli/",),
     "rich": ("cli/",),
-    "torch": ("frameworks/pytorch/live.py",),
+    "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
 }
 FRAMEWORKS = ("torch", "tensorflow", "chainer", "keras", "jax", "h5py", "mpi4py", "typer", "click", "rich")
