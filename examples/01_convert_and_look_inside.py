@@ -47,6 +47,7 @@ def convert(folder: Path) -> None:
         manifest that says what belongs to it, with a digest over every byte. What was written is read again
         and compared before convert says that it is done.""")
     run(folder, "convert", "training.pt", "step-60")
+    print()
     for path in sorted((folder / "step-60").iterdir()):
         print(f"      step-60/{path.name:34} {path.stat().st_size:>8,} bytes")
     say("""And back. The file that comes out loads in PyTorch with weights_only=True. The root digest is one

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfmt.cli.exits import Exit
+
 if TYPE_CHECKING:
     import pytest
 
@@ -53,7 +55,7 @@ def test_the_tour_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monke
     assert {language for language, _ in blocks} == {"console", "python"}
     for language, text in blocks:
         if language == "python":
-            exec(compile(text, "README.md", "exec"), names)  # noqa: S102 - our own README
+            exec(compile(text, "<the tour>", "exec"), names)  # noqa: S102 - our own README
             continue
         for command, expected in transcript(text):
             got = execute(command, tmp_path)
@@ -68,3 +70,17 @@ def test_the_format_table_is_what_the_program_prints() -> None:
     assert done.stdout.strip()
     table = README.split("<!-- formats -->")[1].split("<!-- /formats -->")[0]
     assert done.stdout.split() == re.sub(r"```\w*", "", table).split()
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    section = README.split("## Exit codes")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([\d, ]+) \|", section, re.MULTILINE)
+    told = {int(code) for row in rows for code in row.split(",")}
+    assert told == {int(code) for code in Exit}
+
+
+def test_every_file_that_the_documents_point_at_is_there() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "spec/decisions/README.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+        assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
