@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ _INFLATED_PIECE = 1 << 20
 _PEEKED_PIECE = 64 << 10
 
 
-class Member:
+class Member(ABC):
     """What both kinds of member share: a name, a size, and a checksum that is verified once.
 
     Parameters
@@ -67,20 +68,20 @@ class Member:
         self.readinto(offset, memoryview(data))
         return bytes(data)
 
+    @abstractmethod
     def peek(self, length: int) -> bytes:
         """Return the first bytes, at most `length`, before anything is verified.
 
         For a look at what a large member is; what is read afterwards is verified as ever.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def readinto(self, offset: int, out: memoryview) -> None:
         """Fill `out`; errors as `read`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def view(self, offset: int, length: int) -> memoryview | None:
         """Return bytes without a copy, or None; errors as `read`."""
-        raise NotImplementedError
 
     def _accept(self, crc: int) -> None:
         """Compare the checksum of all bytes with the recorded one; 0 means that none was recorded."""

@@ -306,3 +306,23 @@ def test_any_tree_comes_back(container: Container, tmp_path: Path, tree: Tree) -
     container.write(tree, target, overwrite=target.exists())
     with container.read(target) as found:
         assert node_digest(found.tree) == node_digest(tree)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_flip_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["npz", "npz-compressed", "safetensors"]))
+    container, target = Container(name), tmp_path / name
+    if not target.exists():
+        tree = captured({"a": [array(2), 1, {"x"}], "b": make_tensor("bf16", (3,)), "c": np.array(["x"])})
+        container.write(tree, target)
+    changed = bytearray(target.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    broken = tmp_path / "broken"
+    broken.write_bytes(changed)
+    try:
+        with container.read(broken) as found:
+            node_digest(found.tree)
+    except (FormatError, TreeError):
+        return
