@@ -55,7 +55,7 @@ def _() -> Files:
 for _name, _title, _file, _content in (
     ("file", "A file that is not listed.", "notes.txt", b"x"),
     ("empty-file", "An empty file that is not listed.", "x", b""),
-    ("hidden-file", "A hidden file.", ".DS_Store", b"\0"),
+    ("hidden-file", "A hidden file.", ".hidden", b"\0"),
     ("shard", "A third shard of two.", "data-00003-of-00003.safetensors", b""),
     ("temporary", "What a writer left over.", "manifest.json.tmp", b"{}"),
     ("folder", "A folder.", "sub", ("folder",)),
