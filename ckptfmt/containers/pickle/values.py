@@ -19,7 +19,7 @@ from ckptfmt.tree.capture import as_tree, numpy_node
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Opaque, Strings, Tag, tagged
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import tensors
+from ckptfmt.tree.walk import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -99,7 +99,7 @@ class Values:
             tree, _ = as_tree(dict(state), adapt=self.adapt)
         finally:
             self._nested -= 1
-        if not isinstance(tree, dict) or any(True for _ in tensors(tree)):
+        if not isinstance(tree, dict) or survey(tree):
             return None
         return tree
 

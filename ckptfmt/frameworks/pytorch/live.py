@@ -24,7 +24,7 @@ from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.nodes import Composite, Opaque, Tag, Tree, tag_of, tagged
 from ckptfmt.tree.source import ArraySource, BytesSource
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import tensors
+from ckptfmt.tree.walk import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,7 +164,7 @@ def _dressed(node: Tensor | Composite, cls: str, attributes: dict[Key, Tree], st
     more = as_tree(state, adapt=adapt)[0] if state else {}
     if not isinstance(node, Tensor):
         return node if not state else Opaque(cls, {"args": (node,), "state": more})
-    if not isinstance(more, dict) or any(True for _ in tensors(more)):
+    if not isinstance(more, dict) or survey(more):
         return Opaque(cls, {"args": (node,), "state": more})
     own = {} if node.tag is None else node.tag.attributes
     attributes = {**own, **attributes}

@@ -21,7 +21,7 @@ from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Composite, Opaque, Tag, tagged
 from ckptfmt.tree.paths import display
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import tensors
+from ckptfmt.tree.walk import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -327,7 +327,7 @@ class Tensors:
             The finished tree of the file.
         """
         views: dict[object, dict[object, tuple[tuple[int, int], str]]] = {}
-        for path, tensor in tensors(tree):
+        for path, tensor, _ in survey(tree):
             entry = self._sources.get(id(tensor.source))
             if entry is None:
                 continue
