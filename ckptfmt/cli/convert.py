@@ -67,7 +67,7 @@ def convert_path(  # noqa: PLR0913 - each is a choice of the user's
         done = convert(
             source,
             target,
-            to=_known(to),
+            to=_format(target, to),
             codec=codec,
             shard_size=shard_size,
             include=include or (),
@@ -88,12 +88,12 @@ def convert_path(  # noqa: PLR0913 - each is a choice of the user's
     return Result(document, tuple(_blocks(done)))
 
 
-def _known(to: str | None) -> str | None:
+def _format(target: str, to: str | None) -> str:
+    from ckptfmt.conversion import target_format
     from ckptfmt.errors import UnknownFormatError
-    from ckptfmt.registry import format_named
 
     try:
-        return to and format_named(to).name
+        return target_format(target, to).name
     except UnknownFormatError as error:
         raise typer.BadParameter(str(error), param_hint="'--to'") from None
 

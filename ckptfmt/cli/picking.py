@@ -61,12 +61,12 @@ def pick(tree: Tree, names: Sequence[str]) -> list[Picked]:
     tensors = {path: leaf for path, leaf in shown.items() if isinstance(leaf, Tensor)}
     found: dict[str, Picked] = {}
     for name in names:
+        if name in shown and name not in tensors:
+            raise ConversionError(f"{name} is no tensor; info shows its value")
         for one in _picked(name, tensors):
             earlier = found.setdefault(one.path, one)
             if earlier.box != one.box:
                 raise ConversionError(f"{one.path} is asked for twice, in two ways: extract them one by one")
-        if name in shown and name not in tensors:
-            raise ConversionError(f"{name} is no tensor; info shows its value")
     return list(found.values())
 
 

@@ -63,7 +63,9 @@ def options_for(
     found = target_format(target, to)
     check_options(found, codec=codec, shard_size=shard_size)
     if os.path.lexists(target) and not overwrite:
-        raise ExistsError("is already there", file=os.fspath(target))
+        raise ExistsError(
+            "is already there; it is replaced only if overwriting is asked for", file=os.fspath(target)
+        )
     return Options(found, codec, shard_size, overwrite, step)
 
 
