@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ckptfmt.containers.shapes import checked_count
 from ckptfmt.errors import FormatError, LimitError, TreeError, TruncatedError
@@ -27,6 +27,7 @@ __all__ = [
     "METADATA",
     "Entry",
     "Header",
+    "assemble_header",
     "bits_of",
     "decode_header",
     "encode_entry",
@@ -70,7 +71,7 @@ DTYPES: dict[str, str] = {theirs: ours for theirs, (ours, _) in _FIXED.items()}
 
 _BITS = {theirs: bits for theirs, (_, bits) in _FIXED.items()} | _WITHOUT_COUNTERPART
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
+_quote = json.encoder.encode_basestring  # escapes what JSON demands and nothing else
 
 
 def bits_of(dtype: str) -> int | None:
@@ -78,8 +79,7 @@ def bits_of(dtype: str) -> int | None:
     return _BITS.get(dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One tensor of a header.
 
     Attributes
@@ -164,7 +164,11 @@ def encode_header(entries: Iterable[Entry], metadata: Mapping[str, str] | None, 
         A string is not valid Unicode.
     """
     members = [] if metadata is None else [encode_metadata(metadata)]
-    members += map(encode_entry, entries)
+    return assemble_header([*members, *map(encode_entry, entries)], align=align)
+
+
+def assemble_header(members: Sequence[bytes], *, align: int) -> bytes:
+    """Return a header from the texts of its members; limits and errors as for `encode_header`."""
     text = b"{" + b",".join(members) + b"}"
     size = header_size(map(len, members), align=align)
     if size - 8 > MAX_HEADER:

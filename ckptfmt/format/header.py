@@ -6,59 +6,53 @@ all digests are, so data is written first and headers last; a reader builds it a
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers import safetensors
+from ckptfmt.containers.safetensors import Entry, encode_entry, encode_metadata
 from ckptfmt.errors import FormatError, ReplacedError, TruncatedError
 from ckptfmt.format.constants import ALIGNMENT, MAX_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ckptfmt.tree.dtypes import DType
 
-__all__ = ["check_owner", "encode_header", "header_entry", "header_size", "header_type", "parse_header_size"]
+__all__ = ["check_owner", "encode_header", "header_entry", "header_size", "parse_header_size"]
 
 _TYPES = {
     name: name.upper()
     for name in ("bool", "u8", "i8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64")
 } | {"f8_e4m3fn": "F8_E4M3", "f8_e5m2": "F8_E5M2"}
-_quote = json.encoder.encode_basestring
 _OWNER = re.compile(
     rb'\{"__metadata__":\{"ckptfmt\.root":"([0-9a-f]{64})","ckptfmt\.shard":"(\d{1,9}/\d{1,9})","format":"pt"\}'
 )
 
 
-def header_type(dtype: str) -> str | None:
-    """Return the safetensors name of a type, or None for one that lies as U8."""
-    return _TYPES.get(dtype)
-
-
-def header_entry(name: str, dtype: DType, shape: Sequence[int], begin: int, nbytes: int) -> str:
-    """Return the member of a raw shard's header for one tensor, with the comma before it."""
+def header_entry(name: str, dtype: DType, shape: tuple[int, ...], begin: int, nbytes: int) -> bytes:
+    """Return the text of the member of a raw shard's header for one tensor."""
     kind = _TYPES.get(dtype.name)
-    shown = ",".join(map(str, shape)) if kind else str(nbytes)
-    offsets = f"[{begin},{begin + nbytes}]"
-    return f',{_quote(name)}:{{"dtype":"{kind or "U8"}","shape":[{shown}],"data_offsets":{offsets}}}'
+    if kind is None:
+        kind, shape = "U8", (nbytes,)
+    return encode_entry(Entry(name, kind, shape, begin, begin + nbytes))
 
 
-def _owner(root: str, index: int, count: int) -> str:
-    return f'{{"__metadata__":{{"ckptfmt.root":"{root}","ckptfmt.shard":"{index + 1}/{count}","format":"pt"}}'
+def _owner(root: str, index: int, count: int) -> dict[str, str]:
+    return {"ckptfmt.root": root, "ckptfmt.shard": f"{index + 1}/{count}", "format": "pt"}
 
 
 def header_size(entries_size: int, index: int, count: int) -> int:
-    """Return the length of a header whose entries take `entries_size` bytes of UTF-8."""
-    text = len(_owner("0" * 64, index, count)) + entries_size + 1
-    return -(-(8 + text) // ALIGNMENT) * ALIGNMENT
+    """Return the length of a header whose entries take `entries_size` bytes, a comma before each included."""
+    owner = len(encode_metadata(_owner("0" * 64, index, count)))
+    return safetensors.header_size([owner + entries_size], align=ALIGNMENT)
 
 
-def encode_header(root: bytes, index: int, count: int, entries: Iterable[str]) -> bytes:
+def encode_header(root: bytes, index: int, count: int, entries: Iterable[bytes]) -> bytes:
     """Return the header of shard `index` (from 0) of `count`."""
-    text = (_owner(root.hex(), index, count) + "".join(entries) + "}").encode()
-    size = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT
-    return struct.pack("<Q", size - 8) + text.ljust(size - 8)
+    owner = encode_metadata(_owner(root.hex(), index, count))
+    return safetensors.assemble_header([owner, *entries], align=ALIGNMENT)
 
 
 def parse_header_size(prefix: bytes, *, file: str, file_size: int) -> int:

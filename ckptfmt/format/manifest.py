@@ -309,7 +309,7 @@ def check_digests(manifest: Manifest) -> list[FormatError]:
     return problems
 
 
-def shard_entries(manifest: Manifest, index: int) -> list[str]:
+def shard_entries(manifest: Manifest, index: int) -> list[bytes]:
     """Return the members of the header of shard `index` that its rows imply."""
     if manifest.shards[index].name.endswith(".ckz"):
         return []

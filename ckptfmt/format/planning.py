@@ -104,8 +104,8 @@ class ShardPlan:
         Bytes of its header, a multiple of 4096.
     data_size : int
         Bytes of its data section; of a coded shard, the canonical bytes.
-    entries : tuple of str
-        The members of its header after the first.
+    entries : tuple of bytes
+        The members of its header after the first; none in a coded shard.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ShardPlan:
     rows: tuple[int, ...]
     header_size: int
     data_size: int
-    entries: tuple[str, ...]
+    entries: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class _Draft:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.entries: list[str] = []
+        self.entries: list[bytes] = []
         self.size = 0
         self.entries_size = 0
 
@@ -270,16 +270,16 @@ class _Filler:
     def add(self, ordinal: int, nbytes: int, spec: TensorSpec, name: str) -> tuple[int, int]:
         """Return the shard and offset of the next row."""
         draft = self.closed[-1]
-        entry = "" if self.coded else header_entry(name, spec.dtype, spec.shape, draft.size, nbytes)
-        size = draft.entries_size + len(entry.encode())
-        if draft.rows and (draft.size + nbytes > self.target or header_size(size, 0, 1) > MAX_HEADER):
+        entry = None if self.coded else header_entry(name, spec.dtype, spec.shape, draft.size, nbytes)
+        size = draft.entries_size + (0 if entry is None else len(entry) + 1)
+        if draft.rows and (draft.size + nbytes > self.target or size > MAX_HEADER):
             self.begin()
             return self.add(ordinal, nbytes, spec, name)
         offset = draft.size
         draft.rows.append(ordinal)
         draft.size += nbytes
         draft.entries_size = size
-        if not self.coded:
+        if entry is not None:
             draft.entries.append(entry)
         return len(self.closed) - 1, -1 if self.coded else offset
 

@@ -154,8 +154,8 @@ class RowReader:
             raise FormatError(f"offset {offset} in shard {shard + 1}, where {end} follows", rule="R-033")
         self._used[shard] = True
         self._ends[shard] = end + length
-        digest = decode_digest(digest, "R-030")
-        return TensorRow(path, name, known, dims, nbytes, digest, shard, offset, codec, first, length, stored)
+        found = decode_digest(digest, "R-030")
+        return TensorRow(path, name, known, dims, nbytes, found, shard, offset, codec, first, length, stored)
 
     def _type(self, kind: JSON, shape: JSON) -> tuple[DType, tuple[int, ...], int]:
         if type(kind) is not str or type(shape) is not list or len(shape) > 64:
