@@ -155,7 +155,14 @@ def _filled(kind_node: object, shape: object, data_node: object, *, fortran: boo
     checked = checked_shape(shape, kind.itemsize)
     if math.prod(checked) * kind.itemsize != len(data):
         raise FormatError(f"an array of {kind} {checked} in {len(data)} bytes")
+    if kind.kind == "U" and not _is_unicode(np.frombuffer(data, f"{kind.byteorder.replace('=', '<')}u4")):
+        raise FormatError(f"an array of {kind} whose text is not Unicode")
     return np.frombuffer(data, kind).reshape(checked, order="F" if fortran else "C")
+
+
+def _is_unicode(points: np.ndarray) -> bool:
+    """Whether all numbers are code points; numpy itself fails with an error of the interpreter."""
+    return not bool(np.any((points > 0x10FFFF) | ((points >= 0xD800) & (points <= 0xDFFF))))
 
 
 def scalar_of(call: Call) -> np.generic | None:

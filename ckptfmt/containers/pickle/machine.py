@@ -37,11 +37,15 @@ class Limits:
         Objects that are remembered.
     marks : int
         Containers that are open at once.
+    objects : int
+        Containers, calls and references that are made. One takes hundreds of bytes of memory in the end, and
+        may take a single byte of the pickle, or a fraction of one where that is compressed.
     """
 
     opcodes: int = 1 << 26
     memo: int = 1 << 25
     marks: int = 1 << 12
+    objects: int = 1 << 24
 
 
 Opcode: TypeAlias = "Callable[[Machine], None]"
@@ -50,13 +54,14 @@ Opcode: TypeAlias = "Callable[[Machine], None]"
 class Machine:
     """What an interpretation has come to."""
 
-    __slots__ = ("at", "data", "globals", "limits", "memo", "opcode_at", "outer", "stack")
+    __slots__ = ("at", "data", "globals", "limits", "memo", "opcode_at", "outer", "room", "stack")
 
     def __init__(self, data: bytes, start: int, limits: Limits) -> None:
         self.data = data
         self.at = start
         self.opcode_at = start
         self.limits = limits
+        self.room = limits.objects
         self.stack: list[object] = []
         self.outer: list[list[object]] = []
         self.memo: dict[int, object] = {}
@@ -103,6 +108,12 @@ class Machine:
         taken = self.data[self.at : end]
         self.at = end + 1
         return taken
+
+    def made(self) -> None:
+        """Count an object."""
+        self.room -= 1
+        if self.room < 0:
+            raise LimitError(f"more than {self.limits.objects} objects")
 
     def to_mark(self) -> list[object]:
         """Return what was put on the stack since the last mark."""

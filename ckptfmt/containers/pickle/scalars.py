@@ -85,6 +85,7 @@ def _binfloat(m: Machine) -> None:
 
 
 def _string_line(m: Machine) -> None:
+    m.made()
     text = m.line().strip()
     if len(text) < 2 or text[0] != text[-1] or text[:1] not in (b"'", b'"'):
         refuse("a string without quotes")
@@ -92,6 +93,7 @@ def _string_line(m: Machine) -> None:
 
 
 def _binstring(m: Machine) -> None:
+    m.made()
     length = m.number(I4)
     if length < 0:
         refuse("a string of negative length")
@@ -99,6 +101,7 @@ def _binstring(m: Machine) -> None:
 
 
 def _short_binstring(m: Machine) -> None:
+    m.made()
     m.stack.append(LegacyText(m.take(m.number(U1))))
 
 
@@ -131,6 +134,7 @@ def _binbytes8(m: Machine) -> None:
 
 
 def _bytearray8(m: Machine) -> None:
+    m.made()
     m.stack.append(Call(_BYTEARRAY, (m.take(m.number(U8)),)))
 
 

@@ -37,30 +37,36 @@ def _empty_tuple(m: Machine) -> None:
 
 
 def _tuple(m: Machine) -> None:
+    m.made()
     items = tuple(m.to_mark())
     m.stack.append(items)
 
 
 def _tuple1(m: Machine) -> None:
+    m.made()
     m.stack[-1] = (m.stack[-1],)
 
 
 def _tuple2(m: Machine) -> None:
+    m.made()
     last = m.stack.pop()
     m.stack[-1] = (m.stack[-1], last)
 
 
 def _tuple3(m: Machine) -> None:
+    m.made()
     last = m.stack.pop()
     middle = m.stack.pop()
     m.stack[-1] = (m.stack[-1], middle, last)
 
 
 def _empty_list(m: Machine) -> None:
+    m.made()
     m.stack.append([])
 
 
 def _list(m: Machine) -> None:
+    m.made()
     items = m.to_mark()
     m.stack.append(items)
 
@@ -87,10 +93,12 @@ def _extend(target: object, items: list[object]) -> None:
 
 
 def _empty_dict(m: Machine) -> None:
+    m.made()
     m.stack.append(PickledDict())
 
 
 def _dict(m: Machine) -> None:
+    m.made()
     items = m.to_mark()
     made = PickledDict()
     _set_items(made, items)
@@ -144,6 +152,7 @@ def _key_tuple(key: tuple[object, ...], budget: list[int]) -> tuple[object, ...]
 
 
 def _empty_set(m: Machine) -> None:
+    m.made()
     m.stack.append(Call(_SET, ()))
 
 
@@ -155,6 +164,7 @@ def _additems(m: Machine) -> None:
 
 
 def _frozenset(m: Machine) -> None:
+    m.made()
     items = m.to_mark()
     m.stack.append(Call(_FROZENSET, (items,)))
 
@@ -219,6 +229,7 @@ def _global_lines(m: Machine) -> Global:
 
 
 def _stack_global(m: Machine) -> None:
+    m.made()
     name, module = m.stack.pop(), m.stack.pop()
     if type(name) is not str or type(module) is not str:
         refuse("a class whose name is not a string")
@@ -226,6 +237,7 @@ def _stack_global(m: Machine) -> None:
 
 
 def _reduce(m: Machine) -> None:
+    m.made()
     args = m.stack.pop()
     if not isinstance(args, tuple):
         refuse(f"a call with a {type(args).__name__} for arguments")
@@ -233,18 +245,21 @@ def _reduce(m: Machine) -> None:
 
 
 def _newobj_ex(m: Machine) -> None:
+    m.made()
     keywords = m.stack.pop()
     args = m.stack.pop()
     m.stack[-1] = Call(_NEWOBJ_EX, (m.stack[-1], args, keywords))
 
 
 def _inst(m: Machine) -> None:
+    m.made()
     function = _global_lines(m)
     items = m.to_mark()
     m.stack.append(Call(function, tuple(items)))
 
 
 def _obj(m: Machine) -> None:
+    m.made()
     function, *args = m.to_mark()
     m.stack.append(Call(function, tuple(args)))
 
@@ -260,10 +275,12 @@ def _build(m: Machine) -> None:
 
 
 def _persid(m: Machine) -> None:
+    m.made()
     m.stack.append(PersistentId(m.line().decode()))
 
 
 def _binpersid(m: Machine) -> None:
+    m.made()
     m.stack[-1] = PersistentId(m.stack[-1])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfmt.containers.pickle.interpreter import interpret
+from ckptfmt.containers.pickle.interpreter import Limits, interpret
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.errors import FormatError, LimitError, MissingFileError, TreeError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
@@ -30,6 +30,8 @@ __all__ = ["read", "read_pickle", "read_zip"]
 
 _NEWEST_VERSION = 10  # kMaxSupportedFileFormatVersion of caffe2/serialize/versions.h
 _RECORD_LIMIT = 64
+_FREE_OBJECTS = 100_000  # that a pickle may make, however small its file is
+_BYTES_FOR_AN_OBJECT = 8  # of the file, for each object beyond; PyTorch's own writer needs some 40
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
@@ -72,14 +74,15 @@ def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
     storages = ZipStorages(archive, root, big_endian=_is_big_endian(archive, root))
     member = archive.open(f"{root}/data.pkl")
     data = member.read(0, member.size)
-    tree, findings, end = read_pickle(data, storages, file=member.name)
+    limits = Limits(objects=_FREE_OBJECTS + reader.size // _BYTES_FOR_AN_OBJECT)
+    tree, findings, end = read_pickle(data, storages, file=member.name, limits=limits)
     if end != len(data):
         raise FormatError("bytes follow the end of the pickle", file=member.name, offset=end)
     return tree, (*archive.findings(), *findings)
 
 
 def read_pickle(
-    data: bytes, storages: Storages, *, file: str, start: int = 0
+    data: bytes, storages: Storages, *, file: str, start: int = 0, limits: Limits | None = None
 ) -> tuple[Tree, tuple[Finding, ...], int]:
     """Return the tree of a pickle whose tensors lie in `storages`, what was found, and where it ends.
 
@@ -91,13 +94,14 @@ def read_pickle(
         What to call it in errors.
     start : int
         Where in `data` the pickle begins.
+    limits : Limits, optional
 
     Raises
     ------
     FormatError
         As `read`.
     """
-    node, end = interpret(data, start=start, file=file)
+    node, end = interpret(data, start=start, file=file, limits=limits)
     makes = Tensors(storages)
     try:
         tree, findings = as_tree(node, adapt=makes.values.adapt)
