@@ -90,6 +90,8 @@ def _run(arguments: list[str], *, as_json: bool, debug: bool) -> int:
             code: int = result.exit
         else:  # --help, --version and the like return an exit code, or nothing
             code = result or Exit.OK
+            if code == Exit.INTERRUPTED:  # some versions of typer take Ctrl-C for themselves
+                raise KeyboardInterrupt
         output.flush()
     except BrokenPipeError:
         raise
