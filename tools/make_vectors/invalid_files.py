@@ -87,6 +87,7 @@ for _name, _title, _file in (
     ("provenance", "An extra file called Provenance.json.", "Provenance.json"),
     ("chunks", "An extra file called chunks.bin.", "chunks.bin"),
     ("shard", "An extra file called as a shard that could be.", "data-00007-of-00009.safetensors"),
+    ("shard-of-one-digit", "An extra file called as a shard, with short numbers.", "data-1-of-2.ckz"),
     ("coded-shard-in-capitals", "An extra file called as a coded shard.", "DATA-00001-OF-00001.CKZ"),
 ):
     _listed: JSON = [[_file, 1, "00" * 32]]

@@ -38,7 +38,7 @@ def require(condition: object, rule: str, message: str, kind: str | None = None)
 
 def digest(data: bytes, context: str | None = None) -> bytes:
     """Return BLAKE3(data), or D(context, data)."""
-    return blake3(data, derive_key_context=context).digest()
+    return (blake3(data, derive_key_context=context) if context else blake3(data)).digest()
 
 
 def u64(*numbers: int) -> bytes:

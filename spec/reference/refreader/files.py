@@ -8,7 +8,9 @@ import struct
 from math import prod
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from refreader.document import blake3, digest, refuse, require, unseal
+from blake3 import blake3
+
+from refreader.document import digest, refuse, require, unseal
 from refreader.manifest import CHUNK, Manifest, Row, Shard
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_WINDOW, MAX_DOCUMENT = 8 << 20, 1 << 30
 ALLOWED = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-TAKEN = re.compile(r"(?i)(manifest|provenance)\.json|chunks\.bin|data-\d{5,}-of-\d{5,}\.(safetensors|ckz)")
+TAKEN = re.compile(r"(?i)(manifest|provenance)\.json|chunks\.bin|data-\d+-of-\d+\.(safetensors|ckz)")
 PLANED = {"i16", "u16", "f16", "bf16", "i32", "u32", "f32", "c64", "i64", "u64", "f64", "c128"}
 
 
