@@ -7,20 +7,19 @@ all digests are, so data is written first and headers last; a reader builds it a
 from __future__ import annotations
 
 import re
-import struct
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers import safetensors
 from ckptfmt.containers.safetensors import Entry, encode_entry, encode_metadata
-from ckptfmt.errors import FormatError, ReplacedError, TruncatedError
-from ckptfmt.format.constants import ALIGNMENT, MAX_HEADER
+from ckptfmt.errors import ReplacedError
+from ckptfmt.format.constants import ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ckptfmt.tree.dtypes import DType
 
-__all__ = ["check_owner", "encode_header", "header_entry", "header_size", "parse_header_size"]
+__all__ = ["check_owner", "encode_header", "header_entry", "header_size"]
 
 _TYPES = {
     name: name.upper()
@@ -53,24 +52,6 @@ def encode_header(root: bytes, index: int, count: int, entries: Iterable[bytes])
     """Return the header of shard `index` (from 0) of `count`."""
     owner = encode_metadata(_owner(root.hex(), index, count))
     return safetensors.assemble_header([owner, *entries], align=ALIGNMENT)
-
-
-def parse_header_size(prefix: bytes, *, file: str, file_size: int) -> int:
-    """Return the length of a header from the first 8 bytes of its file.
-
-    Raises
-    ------
-    TruncatedError, FormatError
-        There are fewer, or they say something that cannot be.
-    """
-    if len(prefix) < 8:
-        raise TruncatedError("the header is cut off", rule="R-040", file=file, offset=len(prefix))
-    size: int = 8 + struct.unpack("<Q", prefix)[0]
-    if size % ALIGNMENT or size > 2 * MAX_HEADER:
-        raise FormatError("the length of the header is impossible", rule="R-041", file=file, offset=0)
-    if size > file_size:
-        raise TruncatedError("the header is cut off", rule="R-040", file=file, offset=file_size)
-    return size
 
 
 def check_owner(header: bytes, root: bytes, index: int, count: int, *, file: str) -> None:

@@ -25,6 +25,7 @@ from ckptfmt.format.digests import root_digest, tree_bag
 from ckptfmt.format.header import header_entry
 from ckptfmt.format.rows import RowReader, ShardRow, TensorRow, decode_digest, digests_size, is_size
 from ckptfmt.format.sealed import seal, unseal
+from ckptfmt.tree.canonical import MAX_NESTING, check_nesting
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import decode_document
 from ckptfmt.tree.paths import display, encode_path
@@ -158,6 +159,7 @@ def _decode(document: dict[str, JSON]) -> Manifest:
     extra = document["extra"]
     if not isinstance(extra, dict):
         raise FormatError("extra is not an object", rule="R-014")
+    check_nesting(extra, MAX_NESTING - 1)
     shards = tuple(_shard_row(form) for form in _list(document["shards"], "shards"))
     rows = _rows(_list(document["tensors"], "tensors"), shards)
     tree, places = _tree(document["tree"], rows)

@@ -14,6 +14,7 @@ from ckptfmt.format.planning import alignment_class, chunk_count, unique_name
 from ckptfmt.tree.document import decode_key, encode_key_json
 from ckptfmt.tree.dtypes import DType, dtype
 from ckptfmt.tree.paths import display, encode_path
+from ckptfmt.tree.walk import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,8 +211,10 @@ class RowReader:
 
 
 def _path(form: JSON) -> Path:
-    if not isinstance(form, list) or len(form) > 64:
+    if not isinstance(form, list):
         raise FormatError("a malformed path", rule="R-030")
+    if len(form) > MAX_DEPTH:
+        raise LimitError(f"a path of {len(form)} keys", rule="R-015")
     return tuple([key if type(key) is str else decode_key(key, ()) for key in form])
 
 

@@ -25,7 +25,7 @@ from ckptfmt.errors import (
 from ckptfmt.format.codecs import decode_chunk, plane_width
 from ckptfmt.format.constants import CHUNK, CHUNKS, DIGEST, MANIFEST, MAX_MANIFEST
 from ckptfmt.format.digests import chunk_digest, tensor_digest
-from ckptfmt.format.header import check_owner, encode_header, parse_header_size
+from ckptfmt.format.header import check_owner, encode_header
 from ckptfmt.format.manifest import decode_manifest, shard_entries
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.storage.directory import Directory
@@ -184,8 +184,6 @@ class OpenedCheckpoint:
         size = self.header_sizes[index]
         header = reader.read(0, size)
         check_owner(header, manifest.root, index, count, file=reader.name)
-        if parse_header_size(header[:8], file=reader.name, file_size=reader.size) != size:
-            raise ChecksumError("the header is damaged", rule="R-041", file=reader.name, offset=0)
         if chunk_digest(header) != manifest.shards[index].header:
             raise ChecksumError("the header is damaged", rule="R-041", file=reader.name, offset=0)
         implied = encode_header(manifest.root, index, count, shard_entries(manifest, index))

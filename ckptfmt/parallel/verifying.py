@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from ckptfmt.errors import ChecksumError, FormatError, StorageError
+from ckptfmt.errors import ChecksumError, FormatError, LimitError, StorageError
 from ckptfmt.format.constants import CHUNK, CHUNKS, MANIFEST, MAX_MANIFEST, PROVENANCE
 from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.manifest import check_digests
@@ -22,6 +22,7 @@ from ckptfmt.format.planning import chunk_count
 from ckptfmt.format.sealed import unseal
 from ckptfmt.parallel.opened import RowSource, check_size, open_listed
 from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.tree.canonical import MAX_NESTING, check_nesting
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.paths import display
 
@@ -93,8 +94,9 @@ def _side_file_problems(opened: OpenedCheckpoint) -> Iterator[CkptError]:
     try:
         with open_listed(opened.directory, PROVENANCE) as reader:
             if reader.size > MAX_MANIFEST:
-                raise FormatError(f"a file of {reader.size} bytes", rule="R-070", file=reader.name)
-            unseal(reader.read(0, reader.size), file=reader.name, form="R-070", digest="R-070")
+                raise LimitError(f"a file of {reader.size} bytes", rule="R-015", file=reader.name)
+            data = reader.read(0, reader.size)
+            check_nesting(unseal(data, file=reader.name, form="R-070", digest="R-070"), MAX_NESTING)
     except (FormatError, StorageError) as error:
         yield error
     for extra in opened.manifest.extra_files:

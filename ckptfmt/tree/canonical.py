@@ -7,16 +7,22 @@ beyond JSON's need, no fractions, no duplicate members. A reader refuses any oth
 from __future__ import annotations
 
 import json
-from typing import TypeAlias
+import re
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckptfmt.errors import FormatError, LimitError, TreeError
 
-__all__ = ["JSON", "MAX_JSON_INT", "dumps", "loads", "parse"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["JSON", "MAX_JSON_INT", "MAX_NESTING", "check_nesting", "dumps", "loads", "parse"]
 
 JSON: TypeAlias = "bool | int | str | list[JSON] | dict[str, JSON] | None"
 
 MAX_JSON_INT = 2**53
 """Integers beyond this, either sign, are written as hexadecimal strings."""
+MAX_NESTING = 512
+"""How deep objects and arrays are nested at most."""
 
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
@@ -39,18 +45,38 @@ def dumps(value: JSON) -> bytes:
         raise TreeError(message) from None
 
 
+_LONG_NUMBER = re.compile(rb"[\[,:]-?[0-9]{16}")
+
+
+def check_nesting(value: JSON, most: int) -> None:
+    """Raise LimitError if objects and arrays are nested more than `most` deep, the outermost included."""
+    layer: list[JSON] = [value]
+    for _ in range(most + 1):
+        layer = [item for part in layer for item in _members(part)]
+        if not layer:
+            return
+    raise LimitError(f"JSON nested more than {most} deep", rule="R-015")
+
+
+def _members(value: JSON) -> Iterable[JSON]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def parse(data: bytes) -> JSON:
     """Return the value that some UTF-8 JSON encodes, canonical or not, without fractions.
 
     Raises
     ------
     FormatError
-        It is not JSON, or holds a fraction, a NaN or an infinity.
+        It is not JSON, or holds a fraction, a NaN, an infinity, or an integer beyond 2^53.
     LimitError
-        It is nested too deeply.
+        It is nested deeper than Python's own reader follows.
     """
     try:
-        value: JSON = json.loads(data.decode(), parse_float=_refuse, parse_constant=_refuse)
+        parse_int = _small if _LONG_NUMBER.search(data) else None  # looking at every integer takes long
+        value: JSON = json.loads(
+            data.decode(), parse_float=_refuse, parse_constant=_refuse, parse_int=parse_int
+        )
     except RecursionError:
         message = "JSON nested too deeply"
         raise LimitError(message, rule="R-015") from None
@@ -69,6 +95,13 @@ def parse(data: bytes) -> JSON:
 def _refuse(text: str) -> JSON:
     message = f"the number {text[:40]} is not an integer"
     raise ValueError(message)
+
+
+def _small(text: str) -> int:
+    value = int(text)
+    if abs(value) > MAX_JSON_INT:
+        raise ValueError(f"the number {text[:40]} is beyond 2^53")
+    return value
 
 
 def loads(data: bytes) -> JSON:

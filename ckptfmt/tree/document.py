@@ -453,6 +453,8 @@ def _decode_strings(form: list[JSON], path: Path) -> Strings:
     _, shape, kind, values = form
     if not isinstance(shape, list) or not isinstance(values, list) or kind not in ("str", "bytes"):
         _fail("malformed strings", path)
+    if len(shape) > 64:
+        _fail("strings of more than 64 dimensions", path)
     count = 1
     for extent in shape:
         if type(extent) is not int or not 0 <= extent <= MAX_JSON_INT or len(shape) > 64:

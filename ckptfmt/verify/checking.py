@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ckptfmt.errors import CkptError, FormatError, MissingFileError
+from ckptfmt.errors import CkptError, FormatError, MissingFileError, UnknownFormatError
+from ckptfmt.format.constants import MANIFEST
 from ckptfmt.loading import checkpoint_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, read_manifest
 from ckptfmt.parallel.verifying import problems
@@ -98,6 +100,8 @@ def check(
     shown = os.fspath(path)
     try:
         kind = detect(path).name
+    except UnknownFormatError as error:
+        return _unknown(shown, error)
     except FormatError as error:
         return _failed(shown, "", error)
     if kind == "ckptfmt":
@@ -128,6 +132,14 @@ def finding_of(error: CkptError, base: str = "") -> Finding:
         getattr(error, "chunk", None),
         getattr(error, "rule", None),
     )
+
+
+def _unknown(path: str, error: UnknownFormatError) -> Report:
+    """Return the report of what is no checkpoint; a directory is one without its manifest (R-001)."""
+    if not Path(path).is_dir():
+        return _failed(path, "", error)
+    finding = Finding("missing-file", "", Severity.PROBLEM, str(error), MANIFEST, rule="R-001")
+    return Report(path, "", None, None, None, 0, 0, (finding,))
 
 
 def _failed(path: str, kind: str, error: CkptError) -> Report:
