@@ -150,6 +150,8 @@ def find_python(name: str) -> tuple[Version, Path]:
         chosen = versions[0]
     elif name == "newest":
         chosen = versions[-1]
+    elif name == "base" and sys.version_info[:2] in here:
+        chosen = sys.version_info[:2]
     else:
         chosen = (3, 11) if (3, 11) in here else versions[-1]
     return chosen, here[chosen]
