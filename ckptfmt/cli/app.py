@@ -6,7 +6,7 @@ Each command returns a `Result`; here it is printed, and here an error becomes a
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,7 +26,7 @@ from ckptfmt.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "program"]
+__all__ = ["invoke", "main", "program"]
 
 program = typer.Typer(
     name="ckptfmt",
@@ -64,15 +64,20 @@ def _common(
     del version, debug  # the first acts when it is parsed; the second is looked for by `main`
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> NoReturn:
+    """Run the program with the arguments of the process, and end the process."""
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: Sequence[str]) -> int:
     """Run the program and return its exit code.
 
     Parameters
     ----------
-    arguments : sequence of str, optional
-        Without the program's name; those of the process by default.
+    arguments : sequence of str
+        Without the program's name.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(arguments)
     before = given[: given.index("--")] if "--" in given else given
     try:
         code = _run(given, as_json="--json" in before, debug="--debug" in before)

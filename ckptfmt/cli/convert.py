@@ -1,7 +1,7 @@
 """``ckptfmt convert``: one format to another, with a report."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -17,43 +17,65 @@ if TYPE_CHECKING:
 __all__ = ["convert_path"]
 
 
+_Target: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TARGET", help="What to write; its ending tells the format.")
+]
+_To: TypeAlias = Annotated[
+    str | None, typer.Option("--to", metavar="FORMAT", help="The target's format (see formats).")
+]
+_Codec: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--codec", metavar="CODEC", help="How data is stored: raw, zstd, planes+zstd; deflate."),
+]
+_ShardSize: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--shard-size", parser=size, metavar="SIZE", help="Close a file at this much data, as 4GiB."
+    ),
+]
+_Include: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="GLOB", help="Take only these paths; may be given again."),
+]
+_Exclude: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="GLOB", help="Leave these paths out; may be given again."),
+]
+_Strict: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Any loss is an error; nothing is written.")
+]
+_DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")]
+_Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace a target that is there.")]
+_TwoStep: TypeAlias = Annotated[
+    bool,
+    typer.Option("--two-step", help="Replace it on file systems that cannot exchange two names."),
+]
+_Verify: TypeAlias = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Read the target again and compare it.")
+]
+_Step: TypeAlias = Annotated[int | None, typer.Option("--step", min=0, help="The training step to record.")]
+_Report: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FILE", help="Write the report as JSON; - is standard output."),
+]
+
+
 def convert_path(  # noqa: PLR0913 - each is a choice of the user's
     source: Source,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="What to write; its ending tells the format.")
-    ],
+    target: _Target,
     *,
-    to: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="The target's format (see formats).")
-    ] = None,
-    codec: Annotated[
-        str | None, typer.Option(metavar="CODEC", help="How data is stored: raw, zstd, planes+zstd; deflate.")
-    ] = None,
-    shard_size: Annotated[
-        int | None,
-        typer.Option(parser=size, metavar="SIZE", help="Close a file at this much data, as 4GiB."),
-    ] = None,
-    include: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Take only these paths; may be given again.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave these paths out; may be given again.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Any loss is an error; nothing is written.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a target that is there.")] = False,
-    two_step: Annotated[
-        bool, typer.Option("--two-step", help="Replace it on file systems that cannot exchange two names.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read the target again and compare it.")
-    ] = True,
-    step: Annotated[int | None, typer.Option(min=0, help="The training step to record.")] = None,
-    report: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the report as JSON; - is standard output.")
-    ] = None,
+    to: _To = None,
+    codec: _Codec = None,
+    shard_size: _ShardSize = None,
+    include: _Include = None,
+    exclude: _Exclude = None,
+    strict: _Strict = False,
+    dry_run: _DryRun = False,
+    overwrite: _Overwrite = False,
+    two_step: _TwoStep = False,
+    verify: _Verify = True,
+    step: _Step = None,
+    report: _Report = None,
     as_json: AsJson = False,
 ) -> Result:
     """Convert a checkpoint to another format, without a change to any number.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.cli.app import main
+from ckptfmt.cli.app import invoke
 from ckptfmt.errors import LossyError, MissingExtraError
 from ckptfmt.tree.findings import Finding, Severity
 
@@ -77,11 +77,11 @@ def test_an_error_is_told_with_its_code_as_text_and_as_json(
 ) -> None:
     monkeypatch.setattr("ckptfmt.conversion.convert", raising(error))
     arguments = ["convert", str(step), f"{step}.npz"]
-    assert main(arguments) == code
+    assert invoke(arguments) == code
     text = capsys.readouterr()
     assert text.out == ""
     assert text.err.lstrip().startswith("ckptfmt: ")
-    assert main([*arguments, "--json"]) == code
+    assert invoke([*arguments, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["exit"] == code
     assert document["error"]["kind"] == kind
@@ -91,12 +91,12 @@ def test_a_bug_asks_to_be_reported_and_shows_its_trace_under_debug(
     step: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("ckptfmt.conversion.read", raising(ZeroDivisionError("oh")))
-    assert main(["info", str(step)]) == 70
+    assert invoke(["info", str(step)]) == 70
     quiet = capsys.readouterr().err
     assert "ZeroDivisionError: oh" in quiet
     assert "Please report" in quiet
     assert "Traceback" not in quiet
-    assert main(["--debug", "info", str(step)]) == 70
+    assert invoke(["--debug", "info", str(step)]) == 70
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_version_and_help_are_for_everybody() -> None:
 
 def test_help_loads_neither_numpy_nor_a_reader() -> None:
     code = (
-        "import sys; from ckptfmt.cli.app import main; main(['--help']);"
+        "import sys; from ckptfmt.cli.app import invoke; invoke(['--help']);"
         "print([m for m in ('numpy', 'torch', 'ckptfmt.loading') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -185,8 +185,8 @@ def test_a_name_in_a_file_cannot_steer_a_terminal(
         ["info", name],
     )
     for command in commands:
-        main(command)
+        invoke(command)
         shown = capsys.readouterr()
         assert all(mark.isprintable() or mark == "\n" for mark in shown.out + shown.err), command
-    main(["info", "step"])
+    invoke(["info", "step"])
     assert "[bold]" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.cli.app import main
+from ckptfmt.cli.app import invoke
 from ckptfmt.cli.picking import pick
 from ckptfmt.errors import ConversionError
 from ckptfmt.tree.tensor import Tensor
@@ -44,23 +44,23 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_tensor_or_a_box_comes_out_as_numpy_has_it(name: str, wanted: np.ndarray, step: Path) -> None:
-    assert main(["extract", "step", name]) == 0
+    assert invoke(["extract", "step", name]) == 0
     found = np.load(step / "extracted.npy")
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     assert found.tobytes() == wanted.tobytes()
 
 
 def test_types_that_numpy_cannot_name_keep_their_bits(step: Path) -> None:
-    assert main(["extract", "step", "m/half", "-o", "half.npy"]) == 0
+    assert invoke(["extract", "step", "m/half", "-o", "half.npy"]) == 0
     found = np.load(step / "half.npy")
     assert (found.dtype.str, found.shape) == ("|V2", (2, 3))
     assert found.tobytes() == HALF.tobytes()
-    assert main(["extract", "step", "m/i4[1:]", "-o", "i4.npy"]) == 0
+    assert invoke(["extract", "step", "m/i4[1:]", "-o", "i4.npy"]) == 0
     assert np.load(step / "i4.npy").tolist() == [-1, 0, 7, 3]
 
 
 def test_several_come_out_as_an_archive(step: Path) -> None:
-    assert main(["extract", "step", "m/w", "m/half[0]", "-o", "x.npz"]) == 0
+    assert invoke(["extract", "step", "m/w", "m/half[0]", "-o", "x.npz"]) == 0
     with np.load(step / "x.npz") as found:
         assert found["m/w"].tobytes() == W.tobytes()
     with ckptfmt.read(step / "x.npz") as checkpoint:
@@ -77,10 +77,10 @@ def test_a_sub_tree_and_a_glob_name_what_is_below(step: Path) -> None:
 
 def test_a_pipe_gets_the_bytes_of_the_file(step: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     for names in (["m/w"], ["m/w", "m/half"]):
-        assert main(["extract", "step", *names, "-o", "-"]) == 0
+        assert invoke(["extract", "step", *names, "-o", "-"]) == 0
         piped = capfdbinary.readouterr().out
         target = "x.npy" if len(names) == 1 else "y.npz"
-        assert main(["extract", "step", *names, "-o", target]) == 0
+        assert invoke(["extract", "step", *names, "-o", target]) == 0
         capfdbinary.readouterr()
         assert piped == (step / target).read_bytes()
     assert np.load(io.BytesIO((step / "x.npy").read_bytes())).tolist() == W.tolist()
@@ -104,14 +104,14 @@ def test_a_name_that_stands_for_nothing_is_an_error(names: list[str], message: s
 
 
 def test_nothing_is_replaced_unasked_and_nothing_half_written(step: Path) -> None:
-    assert main(["extract", "step", "m/w", "-o", "x.npy"]) == 0
+    assert invoke(["extract", "step", "m/w", "-o", "x.npy"]) == 0
     before = (step / "x.npy").read_bytes()
-    assert main(["extract", "step", "m/half", "-o", "x.npy"]) == 5
+    assert invoke(["extract", "step", "m/half", "-o", "x.npy"]) == 5
     assert (step / "x.npy").read_bytes() == before
     shard = next((step / "step").glob("data-*"))
     data = bytearray(shard.read_bytes())
     data[4096 + 3] ^= 1
     shard.write_bytes(data)
-    failed = [main(["extract", "step", name, "-o", "z.npy", "--overwrite"]) for name in ("m/w", "m/w[0]")]
+    failed = [invoke(["extract", "step", name, "-o", "z.npy", "--overwrite"]) for name in ("m/w", "m/w[0]")]
     assert 4 in failed
     assert not [path for path in step.iterdir() if path.name.startswith(".")]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.cli.app import main
+from ckptfmt.cli.app import invoke
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ with Staging(sys.argv[1]) as staging:
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    assert main([*arguments, "--json"]) == 0
+    assert invoke([*arguments, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert isinstance(made, dict)
     return made
@@ -67,7 +67,7 @@ def test_what_is_not_complete_is_named(runs: Path, capsys: pytest.CaptureFixture
         "step-100",
         "step-9",
     ]
-    assert main(["info", str(runs)]) == 0
+    assert invoke(["info", str(runs)]) == 0
     assert capsys.readouterr().out.count("NOT COMPLETE") == 3
 
 
@@ -77,7 +77,7 @@ def test_a_left_over_is_named_and_recover_removes_it(runs: Path, capsys: pytest.
     found = document(capsys, "info", str(runs))["leftovers"]
     assert [(one["kind"], one["state"], one["nbytes"]) for one in found] == [("staging", "gone", 1000)]
     assert found[0]["target"] == str(runs / "step-200")
-    assert main(["info", str(runs)]) == 0
+    assert invoke(["info", str(runs)]) == 0
     assert "ckptfmt recover" in capsys.readouterr().out
     would = document(capsys, "recover", str(runs), "--dry-run")["actions"]
     assert [action["kind"] for action in would] == ["removed"]
@@ -101,11 +101,11 @@ def test_an_overwrite_that_was_cut_short_is_explained_and_recovered(
     subprocess.run([sys.executable, "-c", KILLED, str(runs / "step-300")], check=False)
     staging = next(path for path in runs.iterdir() if path.name.startswith(".step-300") and path.is_dir())
     os.rename(runs / "step-9", f"{str(staging).replace('step-300', 'step-9')}.old")  # noqa: PTH104 - not a Path
-    assert main(["info", str(runs / "step-9")]) == 5
+    assert invoke(["info", str(runs / "step-9")]) == 5
     assert "ckptfmt recover" in capsys.readouterr().err
-    assert main(["verify", str(runs / "step-9")]) == 5
-    assert main(["recover", str(runs / "step-9"), "--force"]) == 0
-    assert main(["verify", str(runs / "step-9")]) == 0
+    assert invoke(["verify", str(runs / "step-9")]) == 5
+    assert invoke(["recover", str(runs / "step-9"), "--force"]) == 0
+    assert invoke(["verify", str(runs / "step-9")]) == 0
 
 
 def test_a_limit_shortens_tables_and_not_totals(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,5 +120,5 @@ def test_a_hundred_thousand_tensors_are_listed_as_plain_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ckptfmt.save({f"t{n:05}": np.int8(1)[None] for n in range(20_000)}, tmp_path / "many")
-    assert main(["info", str(tmp_path / "many")]) == 0
+    assert invoke(["info", str(tmp_path / "many")]) == 0
     assert capsys.readouterr().out.count("\n") > 20_000

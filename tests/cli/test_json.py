@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.cli.app import main
+from ckptfmt.cli.app import invoke
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -266,7 +266,7 @@ def test_the_json_of_a_command_has_the_promised_keys(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert folder.is_dir()
-    assert main([*arguments, "--json"]) == code
+    assert invoke([*arguments, "--json"]) == code
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.isascii()
@@ -276,7 +276,7 @@ def test_the_json_of_a_command_has_the_promised_keys(
 
 def test_values_come_out_as_json_can_say_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.is_dir()
-    main(["info", "a", "--json"])
+    invoke(["info", "a", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert {row["path"]: row["value"] for row in document["values"]} == {
         "values/big": str(2**70),
@@ -293,5 +293,5 @@ def test_values_come_out_as_json_can_say_them(folder: Path, capsys: pytest.Captu
 
 
 def test_the_report_file_is_the_json_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["convert", "a", "c.npz", "--report", "r.json", "--json"]) == 0
+    assert invoke(["convert", "a", "c.npz", "--report", "r.json", "--json"]) == 0
     assert json.loads((folder / "r.json").read_text()) == json.loads(capsys.readouterr().out)

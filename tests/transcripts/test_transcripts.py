@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ckptfmt.cli.app import main
+from ckptfmt.cli.app import invoke
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def test_a_transcript_is_what_the_program_prints(
     for command, expected in shown:
         program, *arguments = shlex.split(command)
         assert program == "ckptfmt"
-        code = main(arguments)
+        code = invoke(arguments)
         captured = capsys.readouterr()
         got = captured.out + captured.err + (f"[exit code {code}]\n" if code else "")
         got = got.replace(str(stage), "/work")
