@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ckptfmt.storage.directory import Directory, Identity
+    from ckptfmt.storage.removal import Found
 
 __all__ = ["Overwrite", "Staging"]
 
@@ -236,7 +237,7 @@ class Staging:
 
     def _check_target(self) -> bool:
         """Return whether there is a checkpoint to replace; raise if there is what may not be replaced."""
-        found = look_at(self._parent, self._target, record=self._record)
+        found = self._look_at(self._target)
         if found == "free":
             return False
         if self._overwrite == "no":
@@ -261,8 +262,9 @@ class Staging:
             return self._staging, self._exchange_in()
         return self._claim.names.aside, self._two_steps()
 
-    def _is_checkpoint(self, name: str) -> bool:
-        return look_at(self._parent, name, record=self._record) == "checkpoint"
+    def _look_at(self, name: str) -> Found:
+        with doing("could not look at what is there", file=self._parent.joined(name)):
+            return look_at(self._parent, name, record=self._record)
 
     def _rename_in(self) -> bool:
         """Rename the new to a target that is free; return False where it is not free any more."""
@@ -285,10 +287,19 @@ class Staging:
         except OSError as error:
             if not self._is_in_place():
                 raise self._exchange_error(error) from error
-        if not self._is_checkpoint(self._staging):  # it was replaced since we looked
+        self._look_at_old()
+        return True
+
+    def _look_at_old(self) -> None:
+        """Exchange back if what came out is no checkpoint: it was put there since we looked."""
+        try:
+            foreign = self._look_at(self._staging) != "checkpoint"
+        except StorageError as error:  # the new is in place all the same; what is not known is not removed
+            self._keep_old(self._staging, error)
+            return
+        if foreign:
             self._undo(lambda: self._system.exchange(self._parent, self._staging, self._target))
             raise self._not_ours()
-        return True
 
     def _two_steps(self) -> bool:
         """Move the old aside and the new in; return False where another writer was in between."""
@@ -302,10 +313,9 @@ class Staging:
                 raise storage_error(
                     error, "could not move the old checkpoint aside", file=self.path
                 ) from error
-        if not self._is_checkpoint(aside):
-            self._undo(lambda: self._system.rename(self._parent, aside, self._target))
-            raise self._not_ours()
         try:
+            if self._look_at(aside) != "checkpoint":
+                raise self._not_ours()
             placed = self._rename_in()
         except BaseException:
             self._undo(lambda: self._system.rename(self._parent, aside, self._target))
@@ -331,11 +341,16 @@ class Staging:
             self._system.sync_directory(self._parent)
 
     def _remove_old(self, name: str) -> None:
+        if self.left_over is not None:
+            return
         try:
             remove_entry(self._system, self._parent, name, first=self._record)
         except OSError as error:
-            self.left_over = self._parent.joined(name)
-            _log.warning("%s: the old checkpoint could not be removed: %s", self.left_over, error)
+            self._keep_old(name, error)
+
+    def _keep_old(self, name: str, error: OSError) -> None:
+        self.left_over = self._parent.joined(name)
+        _log.warning("%s: the old checkpoint could not be removed: %s", self.left_over, error)
 
     # ------------------------------------------------------------------ leaving
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ckptfmt.errors import ExistsError, NotFoundError, StorageError
+from ckptfmt.storage import removal
 from ckptfmt.storage.commit import Overwrite, Staging
 from ckptfmt.storage.recovery import leftovers, locate
 from ckptfmt.storage.system import System
@@ -233,6 +234,30 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_named_and_the_save_stands(t
     (left,) = leftovers(tmp_path)
     assert staging.left_over == left.path
     assert left.target == str(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize("overwrite", OVERWRITES)
+def test_an_old_checkpoint_that_cannot_be_looked_at_is_not_removed(
+    tmp_path: Path, overwrite: Overwrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_simple(tmp_path / "ckpt", 1)
+
+    def look_at(place: Directory, name: str, *, record: str) -> str:
+        if name != "ckpt":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return removal.look_at(place, name, record=record)
+
+    monkeypatch.setattr("ckptfmt.storage.commit.look_at", look_at)
+    if overwrite == "exchange":
+        save_simple(tmp_path / "ckpt", 2, overwrite=overwrite)
+        assert load_simple(tmp_path / "ckpt") == 2
+        (left,) = leftovers(tmp_path)
+        assert load_simple(left.path) == 1
+    else:
+        with pytest.raises(StorageError, match="could not look at what is there"):
+            save_simple(tmp_path / "ckpt", 2, overwrite=overwrite)
+        assert load_simple(tmp_path / "ckpt") == 1
+        assert leftovers(tmp_path) == []
 
 
 @pytest.mark.parametrize("path", ["/", ".", "..", "x/.."])

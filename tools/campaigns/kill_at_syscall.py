@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import ctypes
+import logging
 import os
 import re
 import shutil
@@ -98,8 +99,9 @@ def version_at(path: Path) -> int:
     return int(version)
 
 
-def child(path: Path, way: str, gate: int) -> None:
+def child(path: Path, way: str, gate: int, key: int) -> None:
     """Wait for strace, save, and answer by the exit status."""
+    os.close(key)  # else the parent's closing it would open nothing
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
     os.read(gate, 1)
     try:
@@ -111,7 +113,7 @@ def child(path: Path, way: str, gate: int) -> None:
 def traced(path: Path, way: str, arguments: list[str]) -> int:
     """Save in a child under strace; return the child's exit status."""
     gate, key = os.pipe()
-    pid = start(lambda: child(path, way, gate))
+    pid = start(lambda: child(path, way, gate, key))
     os.close(gate)
     command = ["strace", "-f", "-p", str(pid), *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as strace:
@@ -230,6 +232,7 @@ def main() -> int:
     parser.add_argument("--way", action="append", choices=WAYS, help="default: all")
     parser.add_argument("--fault", action="append", choices=FAULTS, help="default: all")
     options = parser.parse_args()
+    logging.getLogger("ckptfmt").setLevel(logging.CRITICAL)  # every try would be told twice
     place = Path(tempfile.mkdtemp(prefix="ckptfmt-kill-", dir=options.place))
     try:
         wrong = sum(campaign(place, way, options.fault or list(FAULTS)) for way in options.way or WAYS)
