@@ -51,8 +51,8 @@ _LONG_NUMBER = re.compile(rb"[\[,:]-?[0-9]{16}")
 def check_nesting(value: JSON, most: int) -> None:
     """Raise LimitError if objects and arrays are nested more than `most` deep, the outermost included."""
     layer: list[JSON] = [value]
-    for _ in range(most + 1):
-        layer = [item for part in layer for item in _members(part)]
+    for _ in range(most):
+        layer = [item for part in layer for item in _members(part) if isinstance(item, list | dict)]
         if not layer:
             return
     raise LimitError(f"JSON nested more than {most} deep", rule="R-015")

@@ -122,12 +122,22 @@ def dotted(path: Path) -> str:
 
 def _dotted_key(key: Key) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
-        return str(key)
+        return _decimal(key)
     return f"{key_kind(key)}:{key_payload(key).hex()}"
 
 
+_PIECE = 10**4000
+_LONG = 1 << 64
+
+
+def _decimal(number: int) -> str:
+    """Return an integer in decimal; Python itself refuses to write more than 4,300 digits at once."""
+    high, low = divmod(abs(number), _PIECE)
+    return ("-" if number < 0 else "") + (f"{high}{low:04000d}" if high else str(low))
+
+
 _LOOKS_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_LOOKS_OTHER = re.compile(r"-?[0-9]+|(bool|float|none|bytes|tuple):.*|", re.DOTALL)
+_LOOKS_OTHER = re.compile(r"-?[0-9]+|(bool|int|float|none|bytes|tuple):.*|", re.DOTALL)
 
 
 def display(path: Path) -> str:
@@ -140,6 +150,8 @@ def display(path: Path) -> str:
 
 
 def _display_key(key: Key) -> str:
+    if isinstance(key, int) and not -_LONG < key < _LONG:
+        return f"int:{int_payload(key).decode()}"
     if not isinstance(key, str):
         return _dotted_key(key)
     if _LOOKS_PLAIN.fullmatch(key):  # what most keys are
