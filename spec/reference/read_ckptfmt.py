@@ -43,33 +43,32 @@ def read(path: str | Path, *, keep: int = 64) -> State:
 
 def show(form: JSON, tensors: list[Tensor]) -> JSON:
     """Return a node or key as an object of its type and value."""
+
+    def pairs(entries: list[JSON]) -> list[JSON]:
+        return [[show(item, tensors) for item in entry] for entry in entries if isinstance(entry, list)]
+
     match form:
         case ["tensor", int(ordinal)]:
             kind, shape, own, data = tensors[ordinal]
             value: JSON = {"dtype": kind, "shape": list[JSON](shape), "digest": own}
             return {"type": "tensor", "value": value, "bytes": None if data is None else data.hex()}
         case ["map", [*entries]]:
-            return {"type": "map", "value": pairs(entries, tensors)}
+            return {"type": "map", "value": pairs(entries)}
         case ["list" | "tuple" | "set" | "frozenset" as kind, [*items]]:
             return {"type": kind, "value": [show(item, tensors) for item in items]}
         case ["composite", name, [*attributes], [*parts]]:
-            halves: JSON = [pairs(attributes, tensors), pairs(parts, tensors)]
+            halves: JSON = [pairs(attributes), pairs(parts)]
             return {"type": "composite", "name": name, "value": halves}
         case ["opaque", name, [*parts]]:
-            return {"type": "opaque", "name": name, "value": pairs(parts, tensors)}
+            return {"type": "opaque", "name": name, "value": pairs(parts)}
         case ["tagged", name, [*attributes], node]:
-            tag: JSON = [name, pairs(attributes, tensors)]
+            tag: JSON = [name, pairs(attributes)]
             return {"type": "tagged", "tag": tag, "value": show(node, tensors)}
         case ["strings", shape, of, values]:
             return {"type": "strings", "shape": shape, "of": of, "value": values}
         case [str(kind), value]:
             return {"type": kind, "value": value}
     return {"type": "none" if form is None else type(form).__name__, "value": form}
-
-
-def pairs(entries: list[JSON], tensors: list[Tensor]) -> list[JSON]:
-    """Return the entries of a map, or named nodes."""
-    return [[show(item, tensors) for item in entry] for entry in entries if isinstance(entry, list)]
 
 
 def main(arguments: list[str]) -> int:

@@ -22,6 +22,7 @@ from tools.make_vectors.store import materialise
 SPEC = Path(__file__).resolve().parents[2] / "spec"
 READER = SPEC / "reference" / "read_ckptfmt.py"
 SOURCES = sorted((SPEC / "reference").rglob("*.py"))
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 W = struct.pack("<4f", 1, 2, 3, 4)
 TENSOR = "7f0273b1d30fe83f562753e231fe50a6926453548c3f9bdcae6426398aedf193"
 
@@ -52,6 +53,20 @@ def test_it_reads_raw_shards_without_zstandard() -> None:
         f"sys.path.insert(0, {str(READER.parent)!r}); import read_ckptfmt; read_ckptfmt.read({str(case)!r})"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def lines_of_code(source: Path) -> int:
+    """Count the lines that hold code: neither blank, nor a comment, nor part of a docstring."""
+    text = source.read_text(encoding="utf-8")
+    documented = [node for node in ast.walk(ast.parse(text)) if isinstance(node, DOCUMENTED)]
+    first = [node.body[0] for node in documented if ast.get_docstring(node) is not None]
+    docstrings = {line for node in first for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.split("#")[0].strip()) for number, line in lines if number not in docstrings)
+
+
+def test_its_code_stays_short_enough_to_be_read_at_once() -> None:
+    assert sum(map(lines_of_code, SOURCES)) <= 600
 
 
 def test_the_worked_examples_of_the_specification_come_out() -> None:

@@ -68,11 +68,17 @@ def key_parts(form: JSON) -> tuple[str, bytes]:
     return scalar(form)
 
 
+def decimal(number: int) -> str:
+    """Return an integer in decimal; Python itself refuses to write more than 4,300 digits at once."""
+    high, low = divmod(abs(number), 10**4000)
+    return ("-" if number < 0 else "") + (f"{high}{low:04000d}" if high else f"{low}")
+
+
 def key_text(form: JSON) -> str:
     """Return a key as section 8.4 writes it in a header name."""
     kind, payload = key_parts(form)
     if kind == "int":
-        return str(int(payload, 16))
+        return decimal(int(payload, 16))
     return payload.decode() if kind == "str" else f"{kind}:{payload.hex()}"
 
 

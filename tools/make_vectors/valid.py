@@ -221,6 +221,13 @@ def _() -> Draft:
     return draft(mapping(a=["map", [[name[1:], f32(1)]]], numbers=["map", [["n" * 5000, 1]]], z=again))
 
 
+@valid("keys/huge-integers", "Integer keys of thousands of digits, in decimal in the names of tensors.")
+def _() -> Draft:
+    huge = [["int", "f" * 4000], ["int", "-1" + "0" * 3999]]
+    numbers: list[list[object]] = [[key, f32(index)] for index, key in enumerate(huge)]
+    return draft(["map", [*numbers, [["int", "1" + "0" * 20_000], None]]])
+
+
 @valid("ties/names", "One tensor under three names is stored once, under the first in canonical order.")
 def _() -> Draft:
     tied = f32(1, 2)

@@ -91,51 +91,47 @@ def read_manifest(data: bytes) -> Manifest:
     """Check the manifest by itself, in the stages of section 12."""
     members = document.unseal(data, "R-010", "R-011")
     check_members(members)
-    files, extra = read_files(members["shards"]), read_files(members["extra_files"])
+    files = [read_file(form) for form in listed(members["shards"])]
+    extra = [read_file(form) for form in listed(members["extra_files"])]
     read_names([name for name, _, _ in extra])
     coded = [name.endswith(".ckz") for name, _, _ in files]
     require(any(coded) == bool(members["requires"]), "R-034", "coded")
-    forms = members["tensors"]
-    if not isinstance(forms, list):
-        refuse("R-014", "tensors")
-    require(len(forms) <= MAX_NODES, "R-015", "more than 2^24 rows")
-    rows = [read_row(form, coded) for form in forms]
+    require(len(listed(members["tensors"])) <= MAX_NODES, "R-015", "more than 2^24 rows")
+    rows = [read_row(form, coded) for form in listed(members["tensors"])]
     check_tree(members["tree"], rows, check_table(rows), members["root"], members["bag"])
     return Manifest(members, rows, check_shards(files, rows, members["root"]), extra)
 
 
 def check_members(members: dict[str, JSON]) -> None:
     """Check the versions, then the members, up to the tables and the tree."""
-    match members.get("format"):
-        case [int(major), int(minor)] if is_count(major) and is_count(minor):
-            require(major == 1, "R-012", f"version {major}.{minor}")
-        case _:
-            refuse("R-014", "format")
-    known = set(read_names(members.get("requires"))) <= {"coded"}
-    require(known, "R-013", "an unknown requirement")
+    version = listed(members.get("format"))
+    require(len(version) == 2 and all(map(is_count, version)), "R-014", "format")
+    require(version[0] == 1, "R-012", f"version {version}")
+    require(set(read_names(members.get("requires"))) <= {"coded"}, "R-013", "an unknown requirement")
     require(members.keys() == MEMBERS, "R-014", f"members {sorted(members.keys() ^ MEMBERS)}")
-    require(is_digest(members["bag"]) and is_digest(members["root"]), "R-014", "root or bag")
-    require(isinstance(members["extra"], dict), "R-014", "extra")
-    require(members["step"] is None or is_count(members["step"]), "R-014", "step")
+    digests = is_digest(members["bag"]) and is_digest(members["root"])
+    step = members["step"] is None or is_count(members["step"])
+    require(digests and step and isinstance(members["extra"], dict), "R-014", "bag, root, step or extra")
 
 
 def read_names(value: JSON) -> list[str]:
     """Return a sorted list of strings, no two alike."""
-    texts = [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    texts = [text for text in listed(value) if isinstance(text, str)]
     require(texts == value == sorted(set(texts)), "R-014", "names that are no sorted strings")
     return texts
 
 
-def read_files(value: JSON) -> list[tuple[str, int, str]]:
-    """Return rows of name, size and digest."""
-    rows = []
-    for form in value if isinstance(value, list) else [None]:
-        match form:
-            case [str(name), int(size), str(own)] if is_count(size) and is_digest(own):
-                rows.append((name, size, own))
-            case _:
-                refuse("R-014", "a row of a file")
-    return rows
+def listed(value: JSON) -> list[JSON]:
+    """Return a member that must be a list."""
+    return value if isinstance(value, list) else refuse("R-014", "a member that is no list")
+
+
+def read_file(form: JSON) -> tuple[str, int, str]:
+    """Return the name, size and digest of a row of a file."""
+    match form:
+        case [str(name), int(size), str(own)] if is_count(size) and is_digest(own):
+            return name, size, own
+    return refuse("R-014", "a row of a file")
 
 
 def read_row(form: JSON, coded: list[bool]) -> Row:
@@ -143,11 +139,10 @@ def read_row(form: JSON, coded: list[bool]) -> Row:
     if not isinstance(form, list) or len(form) not in (9, 11):
         refuse("R-030", "a row of another length")
     path, name, kind, shape, own, shard, offset, codec, chunks, *rest = form
-    require(isinstance(path, list) and is_digest(own), "R-030", "path or digest of a row")
+    placed = is_count(shard, len(coded) - 1) and is_count(offset)
+    sound = isinstance(path, list) and is_digest(own) and document.is_shape(shape) and placed
     of_strings = re.fullmatch("s[1-9][0-9]{0,9}", str(kind)) and int(str(kind)[1:]) < 2**31
-    require(isinstance(kind, str) and (kind in BITS or of_strings), "R-030", f"the type {kind}")
-    require(document.is_shape(shape) and is_count(offset), "R-030", f"shape or offset of {name}")
-    require(is_count(shard, len(coded) - 1), "R-030", f"the shard of {name}")
+    require(sound and isinstance(kind, str) and (kind in BITS or of_strings), "R-030", f"the row {name}")
     row = Row(*form)  # type: ignore[arg-type]  # checked above and below
     require(row.size <= document.MAX_INT, "R-030", f"the size of {name}")
     codecs = ["zstd", "planes+zstd"] if coded[row.shard] else ["raw"]
@@ -155,8 +150,9 @@ def read_row(form: JSON, coded: list[bool]) -> Row:
     require(chunks is None or is_count(chunks), "R-035", f"the chunks of {name}")
     require(len(rest) == 2 * coded[row.shard], "R-036", f"length and stored of {name}")
     if rest:
-        require(is_count(rest[0]) and row.pieces <= row.taken <= row.size, "R-036", f"the length of {name}")
-        require(is_digest(rest[1]) if row.pieces == 1 else rest[1] is None, "R-036", f"stored of {name}")
+        stored = is_digest(rest[1]) if row.pieces == 1 else rest[1] is None
+        fits = stored and is_count(rest[0]) and row.pieces <= row.taken <= row.size
+        require(fits, "R-036", f"length or stored of {name}")
     return row
 
 
@@ -199,14 +195,12 @@ def check_tree(form: JSON, rows: list[Row], paths: list[Path], root: JSON, bag: 
 
 def shard_header(root: JSON, number: str, rows: list[Row]) -> bytes:
     """Section 9.1."""
-    meta: JSON = {"ckptfmt.root": root, "ckptfmt.shard": number, "format": "pt"}
-    members: dict[str, JSON] = {"__metadata__": meta}
-    for row in rows:
-        if row.codec == "raw":
-            shape = list[JSON](row.shape if row.type in IN_HEADER else [row.size])
-            place: JSON = [row.offset, row.offset + row.size]
-            kind = IN_HEADER.get(row.type, "U8")
-            members[row.name] = {"dtype": kind, "shape": shape, "data_offsets": place}
+    meta = {"ckptfmt.root": root, "ckptfmt.shard": number, "format": "pt"}
+    members: dict[str, object] = {"__metadata__": meta}
+    for row in rows if rows[0].codec == "raw" else []:
+        kind, shape = IN_HEADER.get(row.type, "U8"), row.shape if row.type in IN_HEADER else [row.size]
+        place = [row.offset, row.offset + row.size]
+        members[row.name] = {"dtype": kind, "shape": shape, "data_offsets": place}
     text = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % 4096)
     return u64(len(text)) + text
@@ -223,7 +217,7 @@ def check_shards(files: list[tuple[str, int, str]], rows: list[Row], root: JSON)
     for index, (name, size, own) in enumerate(files):
         require(inside[index], "R-033", f"the shard {name} has no rows")
         header = shard_header(root, f"{index + 1}/{len(files)}", inside[index])
-        require(len(header) <= MAX_HEADER, "R-015", f"the header of {name}", "limit")
+        require(len(header) <= MAX_HEADER, "R-015", f"the header of {name}")
         require(size == len(header) + ends[index], "R-040", f"the size of {name}")
         shards.append(Shard(name, size, own, inside[index], header))
     return shards

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from refreader.document import JSON, MAX_INT, digest, encode, field, is_shape, refuse, require, u64
 
 MAX_DEPTH, MAX_NODES = 64, 2**24
 CONTAINERS = {"map", "list", "set", "composite", "opaque"}  # those that can be shared
+TAGGED = ("map", "list", "tuple", "set", "tensor", "bytes")
 Path = tuple[bytes, ...]
+Children: TypeAlias = "Sequence[tuple[bytes, Node]]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +25,7 @@ class Node:
     kind: str
     payload: bytes
     digest: bytes
-    children: tuple[tuple[bytes, Node], ...]
+    children: Children
     equal: Hashable  # keys, or elements of a set, are equal if these are
     kinds: frozenset[str]  # of the node and all below
     size: int  # nodes
@@ -32,46 +34,46 @@ class Node:
 
 
 class Key(NamedTuple):
-    """A key: its encoding (section 6.2), its text in a header name, its value for equality."""
+    """A key: its kind and payload (section 6.2), and its value for equality."""
 
-    encoded: bytes
-    text: str
+    kind: str
+    payload: bytes
     equal: Hashable
 
+    @property
+    def encoded(self) -> bytes:
+        """Section 6.2."""
+        return field(self.kind.encode()) + field(self.payload)
 
-def make(
-    kind: str, payload: bytes, equal: Hashable = None, children: list[tuple[bytes, Node]] | None = None
-) -> Node:
+    @property
+    def text(self) -> str:
+        """Section 8.4; only for keys of bounded length."""
+        known = {"str": self.payload.decode, "int": lambda: decimal(int(self.payload, 16))}
+        return known.get(self.kind, lambda: f"{self.kind}:{self.payload.hex()}")()
+
+
+def make(kind: str, payload: bytes, equal: Hashable = None, children: Children = ()) -> Node:
     """Return a node of section 6.1, within the limits."""
-    nodes = [node for _, node in children or ()]
-    size = 1 + sum(node.size for node in nodes)
-    depth = max((1 + node.depth for node in nodes), default=0)
+    nodes = [node for _, node in children]
+    size, depth = 1 + sum(node.size for node in nodes), max((1 + node.depth for node in nodes), default=0)
     require(size <= MAX_NODES and depth <= MAX_DEPTH, "R-015", "the tree")
     kinds = frozenset({kind}).union(*(node.kinds for node in nodes))
     own = digest(field(kind.encode()) + payload, "ckptfmt 1 node")
-    return Node(kind, payload, own, tuple(children or ()), equal, kinds, size, depth)
+    return Node(kind, payload, own, children, equal, kinds, size, depth)
 
 
-def encode_key(kind: str, payload: bytes) -> bytes:
-    """Section 6.2."""
-    return field(kind.encode()) + field(payload)
-
-
-def read_key(form: JSON, depth: int = 1) -> Key:
+def read_key(form: JSON, depth: int) -> Key:
     """Read the form of a key that ends a path of `depth` keys; tuples in it count as further ones."""
     require(depth <= MAX_DEPTH, "R-015", "more than 64 levels")
     match form:
         case ["tuple", [*items]]:
             keys = [read_key(item, depth + 1) for item in items]
-            kind, payload = "tuple", u64(len(keys)) + b"".join(key.encoded for key in keys)
-            equal: Hashable = tuple(key.equal for key in keys)
-        case _:
-            node = read_scalar(form)
-            kind, payload, equal = node.kind, node.payload, node.equal
-            require(kind not in {"complex", "strings"}, "R-020", f"a {kind} as a key")
-            require(equal == equal, "R-021", "a NaN as a key")  # noqa: PLR0124
-    text = decimal(equal) if isinstance(equal, int) and kind == "int" else f"{kind}:{payload.hex()}"
-    return Key(encode_key(kind, payload), payload.decode() if kind == "str" else text, equal)
+            payload = u64(len(keys)) + b"".join(key.encoded for key in keys)
+            return Key("tuple", payload, tuple(key.equal for key in keys))
+    node = read_scalar(form)
+    require(node.kind not in {"complex", "strings"}, "R-020", f"a {node.kind} as a key")
+    require(node.equal == node.equal, "R-021", "a NaN as a key")
+    return Key(node.kind, node.payload, node.equal)
 
 
 def read_name(form: JSON, depth: int) -> Key:
@@ -145,12 +147,16 @@ class TreeReader:
                 require(0 <= ordinal < len(self.digests), "R-023", "a tensor without a row")
                 return replace(make("tensor", self.digests[ordinal]), ordinal=ordinal)
             case ["shared", int(number)] if not isinstance(number, bool):
-                return self.shared(number)
-            case ["tagged", str(), [*entries], [_, *_] as marked]:
-                return self.tagged(entries, marked, depth)
+                known = self.containers[number] if 0 <= number < len(self.containers) else None
+                return known or refuse("R-022", f"no complete container {number}")
+            case ["tagged", str(), [*entries], [kind, *_] as inside]:
+                attributes = self.mapping(entries, depth, read_name)
+                require("tensor" not in attributes.kinds, "R-020", "a tensor below an attribute")
+                require(kind in TAGGED, "R-020", "a tag on a node that bears none")
+                return self.node(inside, depth)
             case [str(kind), *rest] if kind in CONTAINERS:
-                number = len(self.containers)
                 self.containers.append(None)  # complete only when its last child is
+                number = len(self.containers) - 1
                 made = self.containers[number] = self.container(kind, rest, depth)
                 return made
             case ["tuple" | "frozenset" as kind, *rest]:
@@ -170,42 +176,26 @@ class TreeReader:
                 return self.collection(kind, items, depth)
             case "composite", [str(name), [*attributes], [*parts]]:
                 halves = [self.mapping(half, depth + 1, read_name) for half in (attributes, parts)]
-                keys = [encode_key("str", text) for text in (b"attributes", b"parts")]
-                children = list(zip(keys, halves, strict=True))
-                return make(kind, field(name.encode()) + map_payload(children), None, children)
+                pair = list(zip(HALVES, halves, strict=True))
+                return make(kind, field(name.encode()) + map_payload(pair), None, pair)
             case "opaque", [str(name), [*parts]]:
                 if name == "cycle":
-                    check_cycle(parts, depth)
-                children = list(self.mapping(parts, depth, read_name).children)
+                    cycles = [encode([["up", levels]]) for levels in range(1, depth + 1)]
+                    require(encode(parts) in cycles, "R-026", "a cycle of no level that there is")
+                children = self.mapping(parts, depth, read_name).children
                 return make(kind, field(name.encode()) + map_payload(children), None, children)
         return refuse("R-020", f"no form of a {kind}")
-
-    def shared(self, number: int) -> Node:
-        """Return the container that a reference means."""
-        node = self.containers[number] if 0 <= number < len(self.containers) else None
-        if node is None:
-            refuse("R-022", f"no complete container {number}")
-        return node
-
-    def tagged(self, entries: list[JSON], form: list[JSON], depth: int) -> Node:
-        """Read a tag and the node inside, whose digest it does not change."""
-        attributes = self.mapping(entries, depth, read_name)
-        require("tensor" not in attributes.kinds, "R-020", "a tensor in an attribute")
-        require(form[0] in ("map", "list", "tuple", "set", "tensor", "bytes"), "R-020", "what no tag is for")
-        return self.node(form, depth)
 
     def mapping(self, entries: list[JSON], depth: int, read: Callable[[JSON, int], Key] = read_key) -> Node:
         """Read the entries of a map, or named nodes."""
         children, seen = [], set[Hashable]()
         for entry in entries:
-            match entry:
-                case [key_form, form]:
-                    key = read(key_form, depth + 1)
-                case _:
-                    refuse("R-020", "no entry of a map")
+            if not isinstance(entry, list) or len(entry) != 2:
+                refuse("R-020", "no entry of a map")
+            key = read(entry[0], depth + 1)
             require(key.equal not in seen, "R-021", "equal keys")
             seen.add(key.equal)
-            children.append((key.encoded, self.node(form, depth + 1)))
+            children.append((key.encoded, self.node(entry[1], depth + 1)))
         return make("map", map_payload(children), None, children)
 
     def collection(self, kind: str, items: list[JSON], depth: int) -> Node:
@@ -220,22 +210,17 @@ class TreeReader:
         return make(kind, payload, equal, indexed(nodes))
 
 
-def map_payload(children: list[tuple[bytes, Node]]) -> bytes:
+HALVES = [Key("str", name, name).encoded for name in (b"attributes", b"parts")]  # of a composite
+
+
+def map_payload(children: Children) -> bytes:
     """Return the payload of a map."""
     return u64(len(children)) + b"".join(sorted(key + node.digest for key, node in children))
 
 
-def indexed(nodes: list[Node]) -> list[tuple[bytes, Node]]:
+def indexed(nodes: list[Node]) -> Children:
     """Return nodes with their indices as keys."""
-    return [(encode_key("int", f"{index:x}".encode()), node) for index, node in enumerate(nodes)]
-
-
-def check_cycle(parts: list[JSON], depth: int) -> None:
-    """Refuse a cycle of another form, or one that leads out of the tree."""
-    match parts:
-        case [["up", int(levels)]] if not isinstance(levels, bool) and 1 <= levels <= depth:
-            return
-    refuse("R-026", "a cycle that counts no levels that there are")
+    return [(Key("int", f"{index:x}".encode(), index).encoded, node) for index, node in enumerate(nodes)]
 
 
 def tensor_paths(node: Node, path: Path = ()) -> Iterator[tuple[Path, int]]:
