@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ckptfmt.errors import TreeError
 from ckptfmt.format.manifest import ordinal_of
-from ckptfmt.parallel.opened import OpenedCheckpoint, RowSource, open_checkpoint
+from ckptfmt.parallel.opened import OpenedCheckpoint, open_checkpoint
+from ckptfmt.parallel.rowsource import RowSource
 from ckptfmt.parallel.verifying import problems
 from ckptfmt.registry import adapt
 from ckptfmt.storage.places import place_of

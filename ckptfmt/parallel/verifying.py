@@ -20,8 +20,9 @@ from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.manifest import check_digests
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.format.sealed import unseal
-from ckptfmt.parallel.opened import RowSource, check_size, open_listed
+from ckptfmt.parallel.opened import check_size, open_listed
 from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.parallel.rowsource import RowSource
 from ckptfmt.tree.canonical import MAX_NESTING, check_nesting
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.paths import display
