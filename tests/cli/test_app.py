@@ -144,12 +144,12 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing_half_written(tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_version_and_help_are_for_everybody() -> None:
-    assert run("--version").stdout == f"ckptfmt {ckptfmt.__version__}\n"
+def test_version_and_help_are_for_everybody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out == f"ckptfmt {ckptfmt.__version__}\n"
     for command in ("info", "extract", "convert", "verify", "digest", "diff", "recover", "formats"):
-        done = run(command, "--help")
-        assert done.returncode == 0
-        assert "--json" in done.stdout
+        assert invoke([command, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out
 
 
 def test_help_loads_neither_numpy_nor_a_reader() -> None:
@@ -164,8 +164,7 @@ def test_help_loads_neither_numpy_nor_a_reader() -> None:
 def test_shell_completion_is_there() -> None:
     asked = {"_CKPTFMT_COMPLETE": "complete_bash", "COMP_WORDS": "ckptfmt ver", "COMP_CWORD": "1"}
     environment = os.environ | asked
-    script = Path(sys.executable).parent / "ckptfmt"
-    done = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=False)
     assert "verify" in done.stdout.split()
 
 

@@ -116,9 +116,7 @@ def test_a_limit_shortens_tables_and_not_totals(runs: Path, capsys: pytest.Captu
     assert made["types"] == [{"name": "i8", "tensors": 30, "nbytes": sum(range(30))}]
 
 
-def test_a_hundred_thousand_tensors_are_listed_as_plain_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_many_tensors_are_listed_as_plain_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ckptfmt.save({f"t{n:05}": np.int8(1)[None] for n in range(20_000)}, tmp_path / "many")
     assert invoke(["info", str(tmp_path / "many")]) == 0
     assert capsys.readouterr().out.count("\n") > 20_000
