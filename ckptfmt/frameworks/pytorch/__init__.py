@@ -1,9 +1,12 @@
-"""PyTorch's files and objects. No module but `live` needs PyTorch.
+"""PyTorch's files and objects. No module but `live` and `objects` needs PyTorch.
 
 - `keys`: the names that its pickles use, and what they mean;
 - `storages`: storages and the strided bytes of tensors within them;
 - `rebuild`: the calls that make tensors, to nodes of a tree;
 - `reader`: zip files of `torch.save` to a checkpoint;
-- `emit`, `writer`: a tree to a file that `torch.load(weights_only=True)` reads;
-- `live`: modules, optimizers and tensors in memory.
+- `carried`: how PyTorch can hold a tensor, and the bytes of its storage;
+- `emit_tensors`, `emit`: a tree to a pickle and its storages;
+- `writer`: a tree to a file that `torch.load(weights_only=True)` reads;
+- `state`, `objects`: a tree to plain objects and tensors in memory;
+- `restoring`, `live`: modules, optimizers and tensors in memory, to a tree and back.
 """

@@ -63,7 +63,9 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     carried = carry(tensor)
     if carried.change is not None:
         raise ConversionError(f"PyTorch has no elements of {tensor.dtype.name}; nothing is cast")
-    kind = getattr(torch, carried.element.name)
+    kind = getattr(torch, carried.element.name, None)
+    if not isinstance(kind, torch.dtype):
+        raise ConversionError(f"PyTorch {torch.__version__} has no elements of {tensor.dtype.name} yet")
     if tensor.size == 0:
         return torch.empty(carried.shape, dtype=kind)
     if carried.element.role == "packed":
