@@ -12,6 +12,7 @@ __all__ = [
     "CODED",
     "DEFAULT_TARGET",
     "DIGEST",
+    "ENTRY_ROOM",
     "MANIFEST",
     "MAX_BYTES",
     "MAX_HEADER",
@@ -39,6 +40,9 @@ DEFAULT_TARGET = 4 << 30
 
 MAX_MANIFEST = 1 << 30
 MAX_HEADER = 16 << 20
+"""Bytes of members at which a shard is closed."""
+ENTRY_ROOM = 64 << 10
+"""Bytes that a header may have beyond that: its first member, and the last that was let in."""
 MAX_PATH = 4096
 MAX_ROWS = 1 << 24
 MAX_BYTES = 2**53

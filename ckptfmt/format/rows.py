@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfmt.errors import FormatError, LimitError
-from ckptfmt.format.constants import ALIGNMENT, CHUNK, CODECS, DIGEST, MAX_BYTES, MAX_HEADER, MAX_PATH
+from ckptfmt.format.constants import (
+    ALIGNMENT,
+    CHUNK,
+    CODECS,
+    DIGEST,
+    ENTRY_ROOM,
+    MAX_BYTES,
+    MAX_HEADER,
+    MAX_PATH,
+)
 from ckptfmt.format.planning import alignment_class, chunk_count, unique_name
 from ckptfmt.tree.document import decode_key, encode_key_json
 from ckptfmt.tree.dtypes import DType, dtype
@@ -198,12 +207,16 @@ class RowReader:
         ------
         FormatError
             One has none (R-033), or is too short for header and data (R-040).
+        LimitError
+            One has a header that no plan makes (R-015).
         """
         for shard, used, end in zip(shards, self._used, self._ends, strict=True):
             if not used:
                 raise FormatError(f"shard {shard.name} has no rows", rule="R-033")
             header = shard.size - end
-            if header <= 0 or header % ALIGNMENT or header > 2 * MAX_HEADER:
+            if header > MAX_HEADER + ENTRY_ROOM:
+                raise LimitError(f"shard {shard.name} has a header of {header} bytes", rule="R-015")
+            if header <= 0 or header % ALIGNMENT:
                 raise FormatError(
                     f"shard {shard.name} is said to have {shard.size} bytes; its data takes {end}",
                     rule="R-040",
