@@ -51,8 +51,6 @@ def show_info(
     try:
         checkpoint = read(path)
     except UnknownFormatError:
-        if not Path(path).is_dir():
-            raise
         result = _directory(path)
         if result is None:
             raise
@@ -62,10 +60,17 @@ def show_info(
 
 
 def _directory(path: str) -> Result | None:
-    """Return the list of a directory, or None if neither a checkpoint nor a left-over is in it."""
+    """Return the list of a folder; None if it is none, or has neither a checkpoint nor a left-over in it."""
     from ckptfmt.cli.listing import list_directory
+    from ckptfmt.registry.directories import is_folder
+    from ckptfmt.storage.directory import Directory
     from ckptfmt.storage.recovery import leftovers
 
+    if not Path(path).is_dir():
+        return None
+    with Directory(path) as place:
+        if not is_folder(place):
+            return None
     listed, left = list_directory(path), leftovers(path)
     if not listed and not left:
         return None

@@ -16,7 +16,7 @@ from ckptfmt.storage.removal import COMMIT_RECORD, is_checkpoint
 if TYPE_CHECKING:
     from ckptfmt.storage.directory import Directory
 
-__all__ = ["describe_directory"]
+__all__ = ["describe_directory", "is_folder"]
 
 _SHARD = re.compile(r"data-[0-9]{5}-of-[0-9]{5}\.(safetensors|ckz)")
 _NOT_YET = "This release does not read it."
@@ -53,21 +53,34 @@ def describe_directory(place: Directory) -> Format | tuple[str, str]:
     of safetensors shards it is read as those. What is missing or broken then is for the reader to say.
     """
     names = sorted(place.names())
+    return _kind(names) or _folder(place, names)
+
+
+def is_folder(place: Directory) -> bool:
+    """Whether a directory is no checkpoint of any kind itself, so that what it holds may be listed."""
+    return _kind(sorted(place.names())) is None
+
+
+def _kind(names: list[str]) -> Format | tuple[str, str] | None:
     known = set(names)
     if COMMIT_RECORD in known or any(_SHARD.fullmatch(name) for name in names):
         return format_named(NATIVE)
     if any(name.endswith(".safetensors.index.json") for name in names):
         return format_named("safetensors")
-    if ".metadata" in known and any(name.endswith(".distcp") for name in names):
-        return "a torch.distributed checkpoint (DCP)", _NOT_YET
     if any(name.endswith(".distcp") for name in names):
-        return "a torch.distributed checkpoint (DCP) without its .metadata", "It is not complete."
+        return _distributed(known)
     for marks, what in _MARKS:
         if marks & known:
             return what, _NOT_YET
     if "checkpoint" in known and any(name.endswith(".index") for name in names):
         return "a directory of TensorFlow checkpoints", _NOT_YET
-    return _folder(place, names)
+    return None
+
+
+def _distributed(known: set[str]) -> tuple[str, str]:
+    if ".metadata" in known:
+        return "a torch.distributed checkpoint (DCP)", _NOT_YET
+    return "a torch.distributed checkpoint (DCP) without its .metadata", "It is not complete."
 
 
 def _folder(place: Directory, names: list[str]) -> tuple[str, str]:

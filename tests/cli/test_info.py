@@ -71,6 +71,16 @@ def test_what_is_not_complete_is_named(runs: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("NOT COMPLETE") == 3
 
 
+def test_a_checkpoint_of_a_kind_that_is_not_read_is_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".metadata").write_bytes(b"x")
+    np.savez(tmp_path / "__0_0.distcp.npz", w=np.ones(1))
+    (tmp_path / "__0_0.distcp.npz").rename(tmp_path / "__0_0.distcp")
+    assert invoke(["info", str(tmp_path)]) == 4
+    assert "torch.distributed" in capsys.readouterr().err
+
+
 def test_a_left_over_is_named_and_recover_removes_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(runs / "step-200")], check=False)
     assert killed.returncode == 9

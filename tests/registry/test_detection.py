@@ -9,6 +9,7 @@ import os
 import pickle
 import struct
 import tarfile
+import warnings
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,26 @@ def test_every_beginning_of_a_readable_file_has_an_answer(data: bytes, tmp_path:
         path.write_bytes(data[:length])
         with pytest.raises(CkptError):
             detect(path)
+
+
+@pytest.mark.framework
+def test_files_of_the_real_torch_are_told_apart(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra torch")
+    module = torch.nn.Linear(2, 2)
+    torch.save(module.state_dict(), tmp_path / "zip")
+    torch.save(module.state_dict(), tmp_path / "stream", _use_new_zipfile_serialization=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of TorchScript
+        torch.jit.trace(module, torch.ones(1, 2)).save(tmp_path / "script")
+    torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "exported.pt2")
+    assert detect(tmp_path / "zip").name == "torch"
+    for name, message in (
+        ("stream", "old kind"),
+        ("script", "TorchScript"),
+        ("exported.pt2", "torch.export"),
+    ):
+        with pytest.raises(UnknownFormatError, match=message):
+            detect(tmp_path / name)
 
 
 DIRECTORIES = {
