@@ -8,6 +8,7 @@ that fails does not stop the others. Standard library only; makes its environmen
 from __future__ import annotations
 
 import argparse
+import ast
 import subprocess
 import sys
 import time
@@ -80,12 +81,21 @@ def tests(name: str, environment: str, *arguments: str) -> Outcome:
         outcome.ok = False
         return outcome
     for case in ET.parse(results).getroot().iter("testcase"):  # noqa: S314 - our pytest's
-        skips = [skip.get("message") or "no reason given" for skip in case.iter("skipped")]
+        skips = [_reason(skip) for skip in case.iter("skipped")]
         bad = case.find("failure") is not None or case.find("error") is not None
         outcome.skipped.update(skips)
         outcome.failed += bad
         outcome.passed += not bad and not skips
     return outcome
+
+
+def _reason(skip: ET.Element) -> str:
+    """Return why a test was skipped; of a whole module, pytest writes it into the text."""
+    message = skip.get("message") or "no reason given"
+    if message != "collection skipped":
+        return message
+    _, _, reason = ast.literal_eval(skip.text or "('', 0, '')")
+    return str(reason).removeprefix("Skipped: ")
 
 
 def whole_suite(arguments: list[str]) -> list[Outcome]:
