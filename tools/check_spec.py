@@ -119,7 +119,7 @@ def limit_problems(text: str) -> Iterator[str]:
         (r"depth (\d+)", 1, MAX_DEPTH),
         (r"path of a row (\d+) KiB", 1 << 10, constants.MAX_PATH),
         (r"`provenance.json` (\d+) GiB", 1 << 30, constants.MAX_MANIFEST),
-        (r"header (\d+) MiB", 1 << 20, constants.MAX_HEADER),
+        (r"less the data\) (\d+) MiB", 1 << 20, constants.MAX_HEADER),
     ):
         found = re.search(words, limits)
         if found is None or int(found[1]) * value != code:

@@ -216,8 +216,8 @@ def check_shards(files: list[tuple[str, int, str]], rows: list[Row], root: JSON)
     shards = []
     for index, (name, size, own) in enumerate(files):
         require(inside[index], "R-033", f"the shard {name} has no rows")
+        require(size - ends[index] <= MAX_HEADER, "R-015", f"the header of {name}")
         header = shard_header(root, f"{index + 1}/{len(files)}", inside[index])
-        require(len(header) <= MAX_HEADER, "R-015", f"the header of {name}")
         require(size == len(header) + ends[index], "R-040", f"the size of {name}")
         shards.append(Shard(name, size, own, inside[index], header))
     return shards
