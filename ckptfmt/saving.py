@@ -36,6 +36,7 @@ from ckptfmt.storage.files import aligned_buffer
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.canonical import JSON, dumps, loads
 from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import encode_tree
 from ckptfmt.tree.findings import Finding, Severity
@@ -133,7 +134,8 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
     Parameters
     ----------
     tree : object
-        Nested dicts, lists, tuples and sets of plain values, numpy arrays, torch tensors and tree nodes.
+        Nested dicts, lists, tuples and sets of plain values, numpy arrays, torch tensors and tree nodes; or
+        an opened `Checkpoint` of any format.
     path : str or os.PathLike
         The directory to become. Its parent must exist.
     step : int, optional
@@ -192,7 +194,7 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
         progress,
     )
     with collector_paused():
-        captured, findings = as_tree(tree, adapt=adapt)
+        captured, findings = as_tree(tree.tree if isinstance(tree, Checkpoint) else tree, adapt=adapt)
         state = _State.of(captured, options.plan)
         findings = (*findings, *state.overlaps())
     with Staging(path, overwrite=_OVERWRITE[overwrite]) as staging:
