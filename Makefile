@@ -31,7 +31,7 @@ bench: ## Print the table of measured times
 
 campaign: ## Long fuzz and fault runs (at least ten minutes for each parser)
 	@$(PYTHON) -m tools.environments test
-	$(FULL)/python -m tools.campaigns
+	@set -e; for script in tools/campaigns/[a-z]*.py; do echo "  $$ python $$script"; $(FULL)/python $$script; done
 
 examples: ## Make the files of examples/data again, with the real torch
 	@$(PYTHON) -m tools.environments test
