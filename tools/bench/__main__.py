@@ -160,8 +160,10 @@ class Bench:
         command = [
             sys.executable,
             "-c",
-            "import time; t = time.perf_counter(); import ckptfmt; ckptfmt.save; ckptfmt.load; "
-            "print(time.perf_counter() - t)",
+            (
+                "import time; t = time.perf_counter(); import ckptfmt; ckptfmt.save; ckptfmt.load; "
+                "print(time.perf_counter() - t)"
+            ),
         ]
         times = [
             float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
