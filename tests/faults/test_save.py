@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 
 OLD, NEW, NEXT = 1, 2, 3
+LARGE = 256 << 10
+
+
+@pytest.fixture(autouse=True)
+def _direct_from_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write also a small shard directly, so that many tries take little time."""
+    monkeypatch.setattr("ckptfmt.parallel.pipeline.DIRECT_FROM", LARGE)
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,11 @@ WAYS = {
 
 
 def _save(path: Path, version: int, way: Way, *, overwrite: bool | Literal["two-step"] | None = None) -> None:
-    large = np.full(9 << 18, version, np.float32)  # 9 MiB: a shard that is written directly
+    large = np.full(LARGE >> 2, version, np.float32)
     small = {f"t{k}": np.full((3, k), version, np.int16) for k in range(5)}
     asked = way.overwrite if overwrite is None else overwrite
     tree = {"large": large, "small": small}
-    ckptfmt.save(tree, path, step=version, overwrite=asked, codec=way.codec, shard_size=4 << 20, threads=2)
+    ckptfmt.save(tree, path, step=version, overwrite=asked, codec=way.codec, shard_size=LARGE, threads=2)
 
 
 def _version(path: Path) -> int:
