@@ -161,7 +161,8 @@ def _blocks(done: "ConversionReport") -> "list[Block]":
         f"{verb} {done.target} ({done.target_format}, {what}) from {done.source} ({done.source_format})"
     )
     if done.verified:
-        blocks.append("verified: read again, its tensors are the source's, bit for bit")
+        which = "its tensors are" if not done.losses else "all of which no loss is told is"
+        blocks.append(f"verified: read again, {which} the source's, bit for bit")
     if done.same_root:
         whose = "that of what was taken" if done.dropped else "the source's"
         blocks.append(f"lossless: its root is {whose}{_root(done)}")

@@ -8,7 +8,6 @@ is there whole or not at all.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +87,7 @@ class ConversionReport:
 
     @property
     def verified(self) -> bool:
-        """Whether the target was read again and every tensor in it is one of the source's, bit for bit."""
+        """Whether the target was read again, and every tensor of which no loss is told is the source's."""
         return self.same_root is not None
 
     @property
@@ -384,11 +383,24 @@ def _compared(
         found = tree_digests(again.tree, progress=passes.next())
     wanted = tree_digests(tree, progress=passes.next())
     if found.bag != wanted.bag:
-        new = Counter(found.tensors.values()) - Counter(wanted.tensors.values())
-        if new or not _losses(written.findings):
-            paths = [path for path, digest in wanted.tensors.items() if found.tensors.get(path) != digest]
+        paths = _unexplained(wanted.tensors, found.tensors, _losses(written.findings))
+        if paths:
             raise _not_as_written(target, paths)
     return replace(written, root=found.root, bag=found.bag), found.root == wanted.root
+
+
+def _unexplained(wanted: dict[str, bytes], found: dict[str, bytes], losses: Sequence[Finding]) -> list[str]:
+    """Return the paths at which tensors differ and no loss was told, there or above."""
+    told = {loss.path for loss in losses}
+    every = dict.fromkeys((*wanted, *found))
+    differ = [path for path in every if wanted.get(path) != found.get(path)]
+    return [path for path in differ if told.isdisjoint(_above(path))]
+
+
+def _above(path: str) -> list[str]:
+    """Return a displayed path and those of all that it lies in."""
+    keys = path.split("/")
+    return ["/".join(keys[:count]) for count in range(1, len(keys) + 1)]
 
 
 def _not_as_written(target: str | os.PathLike[str], paths: Sequence[str]) -> VerificationError:

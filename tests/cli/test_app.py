@@ -125,7 +125,8 @@ def test_a_closed_output_changes_no_code(step: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_with_130_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    ckptfmt.save({"w": np.zeros(96 << 20, np.uint8)}, tmp_path / "big")
+    noise = np.random.default_rng(1).integers(0, 255, 96 << 20, np.uint8)  # takes seconds to deflate
+    ckptfmt.save({"w": noise}, tmp_path / "big")
     before = {path.name for path in tmp_path.iterdir()}
     process = subprocess.Popen(
         [*PROGRAM, "convert", "big", "x.npz", "--codec", "deflate"],

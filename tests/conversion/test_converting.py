@@ -228,6 +228,28 @@ def test_a_target_that_is_not_what_was_written_is_an_error(
     assert not convert(native, tmp_path / f"n-{NAMES[to]}", verify=False).verified
 
 
+def test_a_loss_that_is_told_explains_its_tensor_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = Tensor.of(np.ones(3, ml_dtypes.int4))
+    ckptfmt.save({"m": {"i4": narrow, "w": np.ones(3)}}, tmp_path / "source")
+    report = convert(tmp_path / "source", tmp_path / "x.pt")
+    assert [loss.path for loss in report.losses] == ["m/i4"]
+    assert report.verified
+    assert report.same_root is False
+    with pytest.raises(LossyError):
+        convert(tmp_path / "source", tmp_path / "y.pt", strict=True)
+
+    def write_wrong(_tree: Tree, target: Path, name: str, **_: object) -> tuple[Finding, ...]:
+        other: Tree = {"m": {"i4": narrow, "w": Tensor.of(np.zeros(3))}}
+        return write_foreign(other, target, name)
+
+    monkeypatch.setattr("ckptfmt.conversion.converting.write_foreign", write_wrong)
+    with pytest.raises(VerificationError) as caught:
+        convert(tmp_path / "source", tmp_path / "z.pt")
+    assert [finding.path for finding in caught.value.findings] == ["m/w"]
+
+
 def test_options_reach_the_writers(native: Path, tmp_path: Path) -> None:
     plain = convert(native, tmp_path / "a.npz").stored
     deflated = convert(native, tmp_path / "b.npz", codec="deflate").stored
