@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from ckptfmt.errors import ChecksumError, FormatError, LimitError, StorageError
+from ckptfmt.errors import ChecksumError, FormatError, LimitError, StorageError, TruncatedError
 from ckptfmt.format.constants import CHUNK, CHUNKS, MANIFEST, MAX_MANIFEST, PROVENANCE
 from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.manifest import check_digests
@@ -180,8 +180,9 @@ def _check_job(
             try:
                 source.verify_chunk(index, buffer)
             except FormatError as error:
+                rule = "R-040" if isinstance(error, TruncatedError) else None
                 if not found or str(found[-1]) != str(error):
-                    found.append(error.located(tensor=display(row.path)))
+                    found.append(error.located(tensor=display(row.path), rule=rule))
             except StorageError as error:
                 found.append(error)
     progress.add(done)
