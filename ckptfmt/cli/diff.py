@@ -34,8 +34,8 @@ def diff_paths(
     from ckptfmt.conversion import read
     from ckptfmt.verify.comparing import compare
 
-    with read(a) as one, read(b) as other, progress_bar("comparing"):
-        comparison = compare(one, other)
+    with read(a) as one, read(b) as other, progress_bar("comparing", unit="paths") as told:
+        comparison = compare(one, other, progress=told)
     return _result(a, b, comparison, everything=everything)
 
 

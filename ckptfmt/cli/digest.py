@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ckptfmt.cli.exits import Exit, exit_of
 from ckptfmt.cli.options import AsJson
 from ckptfmt.cli.output import Result, progress_bar
+from ckptfmt.errors import CkptError
 
 if TYPE_CHECKING:
     from ckptfmt.tree.canonical import JSON
@@ -26,21 +28,31 @@ def digest_paths(
 ) -> Result:
     """Print the root digest of each checkpoint: equal for equal states, whatever the format.
 
-    All data is read; what a checkpoint claims is not believed.
+    All data is read; what a checkpoint claims is not believed. Of several, one that cannot be read does not
+    keep the others from being shown.
     """
     del as_json
     lines: list[str] = []
+    notes: list[str] = []
     document: list[JSON] = []
+    code = Exit.OK
     for path in paths:
-        digests = _digests(path)
+        try:
+            digests = _digests(path)
+        except CkptError as error:
+            if len(paths) == 1:
+                raise
+            code = code or exit_of(error)
+            notes.append(f"ckptfmt: {path}: {error}")
+            document.append({"path": path, "error": {"kind": error.kind, "message": str(error)}})
+            continue
         lines.append(f"{(digests.bag if bag else digests.root).hex()}  {path}")
-        if tensors:
-            lines += [f"{value.hex()}  {path}:{name}" for name, value in digests.tensors.items()]
         entry: dict[str, JSON] = {"path": path, "root": digests.root.hex(), "bag": digests.bag.hex()}
         if tensors:
+            lines += [f"{value.hex()}  {path}:{name}" for name, value in digests.tensors.items()]
             entry["tensors"] = {name: value.hex() for name, value in digests.tensors.items()}
         document.append(entry)
-    return Result({"digests": document}, tuple(lines))
+    return Result({"digests": document}, tuple(lines), code, notes=tuple(notes))
 
 
 def _digests(path: str) -> "Digests":

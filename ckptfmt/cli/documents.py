@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ckptfmt.cli.exits import Exit
 from ckptfmt.cli.output import Table, error_document
 from ckptfmt.errors import CkptError
-from ckptfmt.tree.canonical import MAX_JSON_INT
 from ckptfmt.tree.nodes import Strings
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ __all__ = [
 ]
 
 
+_EXACT = 2**53  # integers up to here come through every reader of JSON
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -56,7 +58,7 @@ def value_json(value: Tree) -> JSON:
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, int):
-        return value if abs(value) <= MAX_JSON_INT else str(value)
+        return value if abs(value) <= _EXACT else str(value)
     if isinstance(value, float):
         return number_json(value)
     if isinstance(value, bytes):

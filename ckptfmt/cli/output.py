@@ -208,15 +208,19 @@ def _draw(table: Table) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback that shows bytes done on standard error; None where that is no terminal."""
+def progress_bar(what: str, *, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback that shows what is done on standard error; None where that is no terminal.
+
+    Without a unit, what is counted is bytes.
+    """
     if not _is_terminal(sys.stderr):
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    counted = TextColumn("{task.completed} " + unit) if unit else DownloadColumn(binary_units=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), counted)
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total or None)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -52,9 +53,24 @@ def test_each_code_by_a_command(step: Path, tmp_path: Path) -> None:
     assert run("diff", str(step), str(tmp_path / "b")).returncode == 1
     assert run("verify", str(tmp_path / "page.pt")).returncode == 1
     assert run("convert", str(step)).returncode == 2
+    ckptfmt.save({"w": np.ones(2, ml_dtypes.int4)}, tmp_path / "narrow")
+    assert run("convert", str(tmp_path / "narrow"), str(tmp_path / "x.pt"), "--strict").returncode == 3
     assert run().returncode == 2
     assert run("info", str(tmp_path / "page.pt")).returncode == 4
     assert run("info", str(tmp_path / "none")).returncode == 5
+
+
+def test_one_bad_file_does_not_hide_the_digests_of_others(
+    step: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "page.pt").write_bytes(b"<html>")
+    assert invoke(["digest", str(tmp_path / "none"), str(step), str(tmp_path / "page.pt")]) == 5
+    shown = capsys.readouterr()
+    assert shown.out == f"{ckptfmt.digest({'w': np.arange(4.0), 'n': 3}).root.hex()}  {step}\n"
+    assert [line.split(": ")[1] for line in shown.err.splitlines()] == [
+        str(tmp_path / "none"),
+        str(tmp_path / "page.pt"),
+    ]
 
 
 @pytest.mark.parametrize(

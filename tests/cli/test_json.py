@@ -123,8 +123,13 @@ DIGESTS = strict(
     {
         "digests": each(
             strict(
-                {"path": TEXT, "root": HEX, "bag": HEX},
-                {"tensors": {"type": "object", "additionalProperties": HEX}},
+                {"path": TEXT},
+                {
+                    "root": HEX,
+                    "bag": HEX,
+                    "tensors": {"type": "object", "additionalProperties": HEX},
+                    "error": strict({"kind": TEXT, "message": TEXT}),
+                },
             )
         )
     }
@@ -245,6 +250,7 @@ CASES = [
     (VERIFICATION, ["verify", "a", "--finite"], 1),
     (VERIFICATION, ["verify", "."], 1),
     (DIGESTS, ["digest", "a", "x.npz", "--tensors"], 0),
+    (DIGESTS, ["digest", "a", "none", "x.npz"], 5),
     (DIFFERENCE, ["diff", "a", "b"], 1),
     (DIFFERENCE, ["diff", "a", "x.npz", "--all"], 1),
     (EXTRACTION, ["extract", "a", "w[0:2]", "half"], 0),
