@@ -11,6 +11,7 @@
     │   ├── MissingFileError                   a file that must be there is not
     │   └── ReplacedError                      a file belongs to another checkpoint
     ├── TreeError (ValueError)               a value that no checkpoint can hold
+    ├── OptionError (ValueError)             an option that does not exist or does not fit
     ├── ConversionError (ValueError)         the target cannot carry the source
     │   ├── UnknownFormatError (LookupError)   no format of that name, or content of none
     │   └── LossyError                         something would be lost and `strict` forbids it
@@ -47,6 +48,7 @@ __all__ = [
     "MissingFileError",
     "NoSpaceError",
     "NotFoundError",
+    "OptionError",
     "ReplacedError",
     "StorageError",
     "TreeError",
@@ -171,6 +173,12 @@ class TreeError(CkptError, ValueError):
     """A value that no checkpoint can hold; the message names its path."""
 
     kind = "tree"
+
+
+class OptionError(CkptError, ValueError):
+    """An option that does not exist, is out of range, or does not fit the others."""
+
+    kind = "option"
 
 
 class ConversionError(CkptError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ckptfmt.errors import TreeError
+from ckptfmt.errors import OptionError, TreeError
 from ckptfmt.format.manifest import ordinal_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, open_checkpoint
 from ckptfmt.parallel.rowsource import RowSource
@@ -78,11 +78,13 @@ def load(
         With ``verify="full"``: the first damage; `check` finds all. Else when the bytes are asked for.
     TreeError
         `into` does not fit.
+    OptionError
+        `verify` is none of the three.
     StorageError
         It is not there, or cannot be read.
     """
     if verify not in ("access", "full", "none"):
-        raise TreeError(f'verify must be "access", "full" or "none", not {verify!r}')
+        raise OptionError(f'verify must be "access", "full" or "none", not {verify!r}')
     mapped = not (place_of(path).network if copy is None else copy)
     opened = open_checkpoint(path, mapped=mapped)
     try:

@@ -20,8 +20,8 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from ckptfmt.errors import TreeError
-from ckptfmt.format.codecs import DEFAULT_LEVEL
+from ckptfmt.errors import OptionError
+from ckptfmt.format.codecs import DEFAULT_LEVEL, MAX_LEVEL
 from ckptfmt.format.constants import CHUNKS, MANIFEST, MAX_BYTES, PROVENANCE, extra_name_allowed
 from ckptfmt.format.digests import chunk_digest, root_digest, tree_bag
 from ckptfmt.format.header import encode_header
@@ -174,6 +174,8 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
     ------
     TreeError, LimitError
         Something in the tree cannot be kept; the message names its path.
+    OptionError
+        An option that does not exist or is out of range.
     ExistsError
         The target exists, or another writer made it meanwhile.
     UnsupportedError
@@ -181,15 +183,19 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
     NoSpaceError, StorageError
         Nothing was changed at the target.
     """
+    if overwrite not in _OVERWRITE:
+        raise OptionError(f'overwrite must be False, True or "two-step", not {overwrite!r}')
+    if provenance not in ("basic", "full"):
+        raise OptionError(f'provenance must be "basic" or "full", not {provenance!r}')
     options = _Options(
         _checked_step(step),
         PlanOptions(codec, shard_size, tuple(separate)),
-        level,
+        _checked_level(level),
         _checked_extra(extra),
         _checked_files(extra_files, hf_index=hf_index, codec=codec),
         hf_index,
         provenance,
-        threads or default_threads(),
+        _checked_threads(threads),
         direct,
         progress,
     )
@@ -210,17 +216,29 @@ def _checked_step(step: int | None) -> int | None:
         return None
     number = operator.index(step) if hasattr(step, "__index__") and type(step) is not bool else -1
     if not 0 <= number <= MAX_BYTES:
-        raise TreeError(f"step must be an integer from 0 to 2^53, not {step!r}")
+        raise OptionError(f"step must be an integer from 0 to 2^53, not {step!r}")
     return number
+
+
+def _checked_level(level: int) -> int:
+    if not 1 <= level <= MAX_LEVEL:
+        raise OptionError(f"level must be from 1 to {MAX_LEVEL}, not {level!r}")
+    return level
+
+
+def _checked_threads(threads: int | None) -> int:
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads must be at least 1, not {threads!r}")
+    return threads or default_threads()
 
 
 def _checked_extra(extra: Mapping[str, JSON] | None) -> dict[str, JSON]:
     try:
         kept = loads(dumps(dict(extra or {})))
     except (TypeError, ValueError) as error:
-        raise TreeError(f"extra must be JSON without fractions: {error}") from None
+        raise OptionError(f"extra must be JSON without fractions: {error}") from None
     if not isinstance(kept, dict):
-        raise TreeError("extra must be a mapping")
+        raise OptionError("extra must be a mapping")
     return kept
 
 
@@ -230,9 +248,9 @@ def _checked_files(
     kept = dict(files or {})
     for name in kept:
         if not extra_name_allowed(name) or (hf_index and name == HF_INDEX):
-            raise TreeError(f"an extra file may not be called {name!r}")
+            raise OptionError(f"an extra file may not be called {name!r}")
     if hf_index and codec != "raw":
-        raise TreeError("an index for safetensors loaders needs raw shards")
+        raise OptionError("an index for safetensors loaders needs raw shards")
     return kept
 
 

@@ -13,9 +13,10 @@ import zstandard
 
 from ckptfmt.errors import FormatError
 
-__all__ = ["DEFAULT_LEVEL", "decode_chunk", "encode_chunk", "plane_width"]
+__all__ = ["DEFAULT_LEVEL", "MAX_LEVEL", "decode_chunk", "encode_chunk", "plane_width"]
 
 DEFAULT_LEVEL = 3
+MAX_LEVEL = 22
 _MAX_WINDOW = 8 << 20
 _WIDTHS = {
     **dict.fromkeys(("i16", "u16", "f16", "bf16"), 2),

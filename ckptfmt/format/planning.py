@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfmt.errors import LimitError, TreeError
+from ckptfmt.errors import LimitError, OptionError
 from ckptfmt.format.constants import (
     CHUNK,
     CODECS,
@@ -154,9 +154,9 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
-            raise TreeError(f"unknown codec {self.codec!r}: choose one of {', '.join(CODECS)}")
+            raise OptionError(f"unknown codec {self.codec!r}: choose one of {', '.join(CODECS)}")
         if self.shard_size is not None and self.shard_size < 1:
-            raise TreeError("shard_size must be at least one byte")
+            raise OptionError("shard_size must be at least one byte")
 
 
 def alignment_class(nbytes: int) -> int:
@@ -190,7 +190,7 @@ def plan(specs: Iterable[TensorSpec], options: PlanOptions) -> Plan:
     ------
     LimitError
         More tensors, longer paths or larger tensors than the format allows.
-    TreeError
+    OptionError
         An option that is none.
     """
     ordered = _ordered(specs)

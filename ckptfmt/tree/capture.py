@@ -187,6 +187,7 @@ class _Capture:
                 plain: object = base(value)  # type: ignore[arg-type] # its own base
                 return self.node(plain, path)
         if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+            self._tell_opaque(_class_path(value), path)
             return Opaque(_class_path(value), {})
         try:
             recipe = value.__reduce_ex__(2)
@@ -195,10 +196,11 @@ class _Capture:
             raise TreeError(message) from error
         if not isinstance(recipe, tuple):
             return Opaque(f"{type(value).__module__}.{recipe}", {})
-        self.findings.append(
-            Finding("opaque", display(path), Severity.INFO, f"kept as data: {_class_path(type(value))}")
-        )
+        self._tell_opaque(_class_path(type(value)), path)
         return self._from_recipe(recipe, path)
+
+    def _tell_opaque(self, name: str, path: Path) -> None:
+        self.findings.append(Finding("opaque", display(path), Severity.INFO, f"kept as data: {name}"))
 
     def _from_recipe(self, recipe: tuple, path: Path) -> Opaque:
         function, args, *rest = recipe
