@@ -43,7 +43,7 @@ def on_a_terminal(stream: str, *arguments: str, **environment: str) -> str:
                 shown += piece
         except OSError:  # the other side is closed
             pass
-        assert process.wait(60) == 0
+        assert process.wait(60) == 0, shown.decode(errors="replace")
     os.close(ours)
     return shown.decode()
 
