@@ -21,7 +21,7 @@ from ckptfmt.errors import LossyError, MissingExtraError
 from ckptfmt.tree.findings import Finding, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PROGRAM = [sys.executable, "-m", "ckptfmt.cli"]
 
@@ -139,7 +139,16 @@ def test_a_closed_output_changes_no_code(step: Path) -> None:
     assert subprocess.run(command, check=False).returncode == 0
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Let children be interrupted: a shell makes its background jobs ignore Ctrl-C, and they inherit it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_ends_with_130_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 255, 96 << 20, np.uint8)  # takes seconds to deflate
     ckptfmt.save({"w": noise}, tmp_path / "big")
