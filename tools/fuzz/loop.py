@@ -1,0 +1,170 @@
+"""The run: pick an input, change it, feed it under limits, keep it if it reached new lines.
+
+Coverage is of lines of the package, by a trace function; every input has five seconds and 256 MiB more
+than the process has already. Findings are written to files and end nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ckptfmt
+from ckptfmt.errors import CkptError
+from tools.fuzz.mutation import mutate, mutate_json
+from tools.fuzz.targets import SENTINEL, corpus, fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
+
+    from tools.fuzz.targets import Target
+
+    TraceFunction = Callable[[FrameType, str, object], object]
+
+__all__ = ["Fuzzer", "limited", "replay"]
+
+_SECONDS = 5.0
+_MEMORY = 256 << 20
+_PACKAGE = str(Path(ckptfmt.__file__).parent) + os.sep
+
+
+class TooSlowError(Exception):
+    """An input took longer than it may."""
+
+
+def limited(target: Target, data: bytes, place: Path) -> str:
+    """Feed one input under the limits; return "read" or the kind of the error.
+
+    Raises
+    ------
+    Exception
+        Anything but a `CkptError` is a finding.
+    """
+
+    def late(_: int, __: FrameType | None) -> None:
+        raise TooSlowError(f"longer than {_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        target.run(data, place)
+    except CkptError as error:
+        return error.kind
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    if Path(SENTINEL).exists() or (place / SENTINEL).exists():
+        raise AssertionError("an input was executed")
+    return "read"
+
+
+def changed(target: Target, data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
+    """Return a changed input for a target."""
+    if target.end is None:
+        return mutate(data, rng, pool)
+    return mutate_json(data, rng, pool, end=target.end)
+
+
+def bound_memory() -> None:
+    """Let the process have 256 MiB of data more than it has now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            most = int(line.split()[1]) * 1024 + _MEMORY
+            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+
+
+@dataclass
+class Fuzzer:
+    """One run against one target.
+
+    Attributes
+    ----------
+    target : Target
+    place : Path
+        A directory of its own.
+    seed : int
+    executions : int
+    outcomes : dict of str to int
+        How often an input was read, or refused with each kind.
+    findings : list of Path
+        Files that hold an input that broke a rule; beside each, its traceback.
+    """
+
+    target: Target
+    place: Path
+    seed: int = 0
+    executions: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    findings: list[Path] = field(default_factory=list)
+    _lines: set[tuple[str, int]] = field(default_factory=set)
+    _seen: set[str] = field(default_factory=set)
+
+    def run(self, seconds: float) -> None:
+        """Fuzz for a time."""
+        rng = random.Random(self.seed)  # noqa: S311 - no secrets here
+        work = fresh(self.place / "work")
+        pool = [*self.target.seeds(fresh(self.place / "seeds")), *corpus(self.target.name)]
+        for data in pool:
+            self._feed(data, work)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            recent = pool[-50:] if rng.random() < 0.3 else pool
+            data = changed(self.target, rng.choice(recent), rng, pool)
+            if self._feed(data, work):
+                pool.append(data)
+
+    @property
+    def lines(self) -> int:
+        """Lines of the package that were reached."""
+        return len(self._lines)
+
+    def _feed(self, data: bytes, work: Path) -> bool:
+        """Feed an input; return whether it reached new lines."""
+        self.executions += 1
+        before = len(self._lines)
+        sys.settrace(self._trace)
+        try:
+            outcome = limited(self.target, data, work)
+        except Exception:  # noqa: BLE001 - that is what is looked for
+            sys.settrace(None)
+            self._keep(data, traceback.format_exc())
+            outcome = "FINDING"
+        finally:
+            sys.settrace(None)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        return len(self._lines) > before
+
+    def _trace(self, frame: FrameType, _event: str, _: object) -> TraceFunction | None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return None
+        self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._trace
+
+    def _keep(self, data: bytes, text: str) -> None:
+        last = text.strip().splitlines()
+        key = last[-1][:80] + next((line for line in reversed(last) if line.lstrip().startswith("File")), "")
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        path = self.place / f"finding-{len(self.findings)}"
+        path.write_bytes(data)
+        path.with_suffix(".txt").write_text(text)
+        self.findings.append(path)
+
+
+def replay(target: Target, place: Path, *, mutations: int, seed: int = 0) -> Iterable[tuple[bytes, str]]:
+    """Feed seeds, corpus and some mutations; yield each input and what became of it."""
+    rng = random.Random(seed)  # noqa: S311 - no secrets here
+    pool = [*target.seeds(fresh(place / "seeds")), *corpus(target.name)]
+    work = fresh(place / "work")
+    for data in [*pool, *(changed(target, rng.choice(pool), rng, pool) for _ in range(mutations))]:
+        yield data, limited(target, data, work)
