@@ -131,7 +131,7 @@ class Fuzzer:
         """Feed an input; return whether it reached new lines."""
         self.executions += 1
         before = len(self._lines)
-        sys.settrace(self._trace)
+        sys.settrace(self._trace)  # type: ignore[arg-type] # returns itself, as settrace wants
         try:
             outcome = limited(self.target, data, work)
         except Exception:  # noqa: BLE001 - that is what is looked for
