@@ -74,7 +74,7 @@ def test_nan_payloads_and_signs_of_zero_come_back() -> None:
         (["shared", 0], "R-022"),
         (["list", [["shared", 0]]], "R-022"),
         (["int", "5"], "R-024"),
-        (["int", "0x5"], "R-020"),
+        (["int", "0x5"], "R-024"),
         (["float", "00"], "R-020"),
         (["float", "000000000000F87F"], "R-020"),
         (["set", [2, 1]], "R-024"),

@@ -69,7 +69,7 @@ def test_a_box_is_what_numpy_slices(data: st.DataObject) -> None:
     found = read_box(source, kind, shape, box)
     assert found.dtype == kind.numpy
     assert found.shape == box.shape
-    assert found.tobytes() == np.ascontiguousarray(array[index]).tobytes()
+    assert found.tobytes() == np.ascontiguousarray(array[(*index, ...)]).tobytes()
 
 
 def test_slabs_of_large_boxes_are_put_together() -> None:
