@@ -147,19 +147,21 @@ def decode_manifest(data: bytes, *, file: str = MANIFEST) -> Manifest:
 _MEMBERS = frozenset(
     ("bag", "extra", "extra_files", "format", "requires", "root", "shards", "step", "tensors", "tree")
 )
+_SMALL_MEMBERS = ("bag", "extra", "extra_files", "root", "step")
 
 
 def _decode(document: dict[str, JSON]) -> Manifest:
     _check_versions(document)
     if unknown := set(document) ^ _MEMBERS:
         raise FormatError(f"members missing or unknown: {', '.join(sorted(unknown))}", rule="R-014")
+    for name in _SMALL_MEMBERS:  # rows and the tree have limits of their own
+        check_nesting(document[name], MAX_NESTING - 1)
     step = document["step"]
     if step is not None and (type(step) is not int or not 0 <= step <= MAX_BYTES):
         raise FormatError("step is no number of a step", rule="R-014")
     extra = document["extra"]
     if not isinstance(extra, dict):
         raise FormatError("extra is not an object", rule="R-014")
-    check_nesting(extra, MAX_NESTING - 1)
     shards = tuple(_shard_row(form) for form in _list(document["shards"], "shards"))
     rows = _rows(_list(document["tensors"], "tensors"), shards)
     tree, places = _tree(document["tree"], rows)
