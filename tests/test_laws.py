@@ -1,0 +1,212 @@
+"""The laws of the format, on real directories: one state, one digest, the same bytes, never later values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ckptfmt
+from ckptfmt.format.digests import node_digest
+from ckptfmt.testing.strategies import arrays, trees
+from ckptfmt.tree.dtypes import DTYPE_NAMES, DType, dtype
+from ckptfmt.tree.source import unpack
+
+FIXED = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+CHOICES = [
+    {},
+    {"codec": "zstd"},
+    {"codec": "planes+zstd", "level": 9},
+    {"shard_size": 64},
+    {"separate": ["*a*", "model"]},
+    {"threads": 1},
+    {"direct": False},
+]
+
+
+def files(path: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(path.iterdir())}
+
+
+@FIXED
+@given(tree=trees(), choice=st.sampled_from(CHOICES))
+def test_any_tree_comes_back_with_its_root(
+    tree: object, choice: dict, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("law") / "c"
+    receipt = ckptfmt.save(tree, path, **choice)
+    assert receipt.root == node_digest(tree)  # type: ignore[arg-type] # a tree
+    for copy in (False, True):
+        with ckptfmt.load(path, verify="full", copy=copy) as checkpoint:
+            found = ckptfmt.digest(checkpoint)
+            assert (found.root, found.bag) == (receipt.root, receipt.bag)
+
+
+def state() -> dict:
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((300, 70)).astype("f4")
+    return {
+        "model": {
+            "w": weight,
+            "tied": weight,
+            "b": np.arange(33, dtype="i2"),
+            "h": weight.astype(ml_dtypes.bfloat16),
+        },
+        "step": 3,
+        "opt": [{"lr": 0.1, "m": rng.standard_normal((5, 7))}],
+    }
+
+
+def test_digests_do_not_depend_on_codec_shards_threads_or_ties(tmp_path: Path) -> None:
+    receipts = [ckptfmt.save(state(), tmp_path / str(i), **choice) for i, choice in enumerate(CHOICES)]
+    untied = state()
+    untied["model"]["tied"] = untied["model"]["w"].copy()
+    receipts.append(ckptfmt.save(untied, tmp_path / "untied"))
+    assert len({(receipt.root, receipt.bag) for receipt in receipts}) == 1
+    assert receipts[-1].tensors == receipts[0].tensors + 1
+
+
+def test_bytes_do_not_depend_on_threads_or_on_how_they_are_written(tmp_path: Path) -> None:
+    for i, choice in enumerate(({}, {"threads": 1}, {"threads": 5}, {"direct": False})):
+        ckptfmt.save(state(), tmp_path / str(i), **choice)
+    assert len({json.dumps(files(path)) for path in tmp_path.iterdir()}) == 1
+
+
+def test_bytes_do_not_depend_on_key_order(tmp_path: Path) -> None:
+    first = state()
+    second = {key: first[key] for key in ("opt", "step", "model")}
+    second["model"] = dict(reversed(first["model"].items()))
+    one, two = ckptfmt.save(first, tmp_path / "one"), ckptfmt.save(second, tmp_path / "two")
+    assert one.root == two.root
+    different = {
+        name for name, digest in files(tmp_path / "one").items() if files(tmp_path / "two")[name] != digest
+    }
+    assert different == {"manifest.json"}
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("one", "two")]
+    assert {key for key in manifests[0] if manifests[0][key] != manifests[1][key]} == {"tree", "self"}
+    with ckptfmt.load(tmp_path / "two") as checkpoint:
+        assert list(checkpoint.tree) == ["opt", "step", "model"]  # type: ignore[call-overload] # a dict
+
+
+def test_bytes_do_not_depend_on_the_process_or_its_hash_seed(tmp_path: Path) -> None:
+    program = (
+        "import sys, numpy as np, ckptfmt\n"
+        "ckptfmt.save({'s': {'a', 'b', 'c', 1, None}, 'f': frozenset('xyz'), 'w': np.ones(9)}, sys.argv[1])"
+    )
+    for seed in ("0", "1", "random"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(ckptfmt.__file__).parents[1])}
+        subprocess.run([sys.executable, "-c", program, tmp_path / seed], check=True, env=environment)
+    assert len({json.dumps(files(path)) for path in tmp_path.iterdir()}) == 1
+
+
+@pytest.mark.parametrize("codec", ["raw", "planes+zstd"])
+def test_every_type_and_shape_comes_back_bit_for_bit(codec: str, tmp_path: Path) -> None:
+    shapes = [(), (0,), (2, 0), (0, 3), (1,), (3,), (5, 3), (2, 3, 4)]
+    state: dict = {}
+    for name in [*DTYPE_NAMES, "s1", "s7"]:
+        for shape in shapes:
+            kind = dtype(name)
+            state[f"{name}{shape}"] = example(kind, shape)
+    ckptfmt.save(state, tmp_path / "c", codec=codec)
+    with ckptfmt.load(tmp_path / "c", verify="full") as checkpoint:
+        for name, array in state.items():
+            found = checkpoint[name].numpy()  # type: ignore[union-attr] # tensors all
+            assert found.dtype == array.dtype, name
+            assert found.shape == array.shape, name
+            assert found.tobytes() == array.tobytes(), name
+
+
+def example(kind: DType, shape: tuple) -> np.ndarray:
+    data = np.random.default_rng(len(kind.name)).integers(0, 256, kind.nbytes(shape), np.uint8)
+    if kind.name == "bool":
+        data &= 1
+    count = int(np.prod(shape))
+    return (unpack(data, count, kind) if kind.packed else data.view(kind.numpy)).reshape(shape)
+
+
+@FIXED
+@given(array=arrays(dtype("f32"), (6, 5, 4)))
+def test_strides_and_byte_order_do_not_show(
+    array: np.ndarray, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("law")
+    variants = {
+        "c": array,
+        "f": np.asfortranarray(array),
+        "t": np.ascontiguousarray(array.T).T,
+        "negative": np.ascontiguousarray(array[::-1])[::-1],
+        "step": np.repeat(array, 2, axis=1)[:, ::2],
+        "big": array.astype(">f4"),
+    }
+    roots = {name: ckptfmt.save({"w": value}, path / name).root for name, value in variants.items()}
+    assert len(set(roots.values())) == 1
+
+
+def test_an_expanded_array_is_stored_as_what_it_shows(tmp_path: Path) -> None:
+    ckptfmt.save(np.broadcast_to(np.float32(2), (100, 3)), tmp_path / "c")
+    assert ckptfmt.load(tmp_path / "c").tree.numpy().tolist() == [[2.0] * 3] * 100  # type: ignore[union-attr]
+
+
+def test_overlapping_views_are_stored_apart_and_told(tmp_path: Path) -> None:
+    base = np.arange(10.0)
+    receipt = ckptfmt.save({"a": base[:6], "b": base[4:], "c": base[:4]}, tmp_path / "c")
+    assert [finding.kind for finding in receipt.findings].count("overlap") >= 1
+    assert receipt.nbytes == 8 * (6 + 6 + 4)
+
+
+def test_a_lazy_checkpoint_keeps_its_bytes_when_its_path_is_overwritten(tmp_path: Path) -> None:
+    old = np.arange(3_000_000, dtype="f4")
+    ckptfmt.save({"w": old, "v": old[::-1]}, tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c") as checkpoint:
+        seen = checkpoint["w"].numpy()  # type: ignore[union-attr]
+        ckptfmt.save({"w": old + 1}, tmp_path / "c", overwrite=True)
+        assert np.array_equal(seen, old)
+        assert np.array_equal(checkpoint["v"].numpy(), old[::-1])  # type: ignore[union-attr]
+    assert np.array_equal(ckptfmt.load(tmp_path / "c")["w"].numpy(), old + 1)  # type: ignore[union-attr]
+
+
+def test_a_lazy_checkpoint_keeps_its_bytes_when_its_path_is_removed(tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.arange(1000)}, tmp_path / "c")
+    checkpoint = ckptfmt.load(tmp_path / "c")
+    shutil.rmtree(tmp_path / "c")
+    array = checkpoint["w"].numpy()  # type: ignore[union-attr]
+    checkpoint.close()
+    assert np.array_equal(array, np.arange(1000))
+
+
+def test_a_lazy_checkpoint_can_be_saved_over_itself(tmp_path: Path) -> None:
+    weight = np.arange(2_000_000, dtype="f4")
+    ckptfmt.save({"w": weight, "b": weight[:5]}, tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c") as checkpoint:
+        tree = dict(checkpoint.tree)  # type: ignore[call-overload] # a dict
+        tree["b"] = np.zeros(2)
+        ckptfmt.save(tree, tmp_path / "c", overwrite=True)
+        assert np.array_equal(checkpoint["w"].numpy(), weight)  # type: ignore[union-attr]
+    with ckptfmt.load(tmp_path / "c", verify="full") as again:
+        assert np.array_equal(again["w"].numpy(), weight)  # type: ignore[union-attr]
+        assert again["b"].numpy().tolist() == [0, 0]  # type: ignore[union-attr]
+
+
+def test_loaded_arrays_are_writable_and_the_file_stays(tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.zeros(100_000)}, tmp_path / "c")
+    before = files(tmp_path / "c")
+    array = ckptfmt.load(tmp_path / "c")["w"].numpy()  # type: ignore[union-attr]
+    array[:] = 7
+    assert files(tmp_path / "c") == before
+    assert ckptfmt.load(tmp_path / "c")["w"].numpy().max() == 0  # type: ignore[union-attr]
+
+
+def test_a_tree_with_nothing_to_store_is_a_checkpoint(tmp_path: Path) -> None:
+    for i, tree in enumerate((None, {}, [], 5, "x", {"a": np.zeros((0, 3))})):
+        receipt = ckptfmt.save(tree, tmp_path / str(i))
+        with ckptfmt.load(tmp_path / str(i), verify="full") as checkpoint:
+            assert ckptfmt.digest(checkpoint).root == receipt.root
