@@ -69,7 +69,7 @@ def problems(
             opened.check_header(index)
         except (FormatError, StorageError) as error:
             yield error
-    total = sum(row.length for row in opened.manifest.rows)
+    total = sum(row.nbytes for row in opened.manifest.rows)
     yield from _data_problems(opened, threads or default_threads(), Progress(progress, total))
     yield from check_digests(opened.manifest)
 
@@ -172,7 +172,7 @@ def _check_job(
     done = 0
     for ordinal, first, last in job:
         row = rows[ordinal]
-        done += row.length * (last - first) // max(1, chunk_count(row.nbytes))
+        done += min(last * CHUNK, row.nbytes) - first * CHUNK
         if _is_small(row) and _small_is_good(opened, row):
             continue
         source = sources.get(ordinal) or RowSource(opened, row, verify=True)

@@ -1,0 +1,183 @@
+"""Loading: lazily, verified when asked for, boxes and given arrays, and clear errors for what is none."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ckptfmt
+from ckptfmt.parallel import rowsource
+from ckptfmt.testing.strategies import boxes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIXED = settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SHAPE = (3, 700, 1031)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, Path]:
+    folder = tmp_path_factory.mktemp("large")
+    array = np.random.default_rng(0).integers(0, 9, SHAPE).astype("f4")
+    for codec in ("raw", "zstd", "planes+zstd"):
+        ckptfmt.save({"w": array, "small": np.arange(5)}, folder / codec, codec=codec)
+    return array, folder
+
+
+@FIXED
+@given(box=boxes(SHAPE), codec=st.sampled_from(["raw", "zstd", "planes+zstd"]), copy=st.booleans())
+def test_a_box_is_what_numpy_slices(
+    box: ckptfmt.Box,
+    codec: str,
+    copy: bool,  # noqa: FBT001 - a parameter
+    large: tuple[np.ndarray, Path],
+) -> None:
+    array, folder = large
+    index = tuple(slice(o, o + n) for o, n in zip(box.offset, box.shape, strict=True))
+    with ckptfmt.load(folder / codec, copy=copy) as checkpoint:
+        assert np.array_equal(checkpoint["w"].read(box), array[index])  # type: ignore[union-attr] # a tensor
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_box_verifies_only_the_chunks_it_crosses(
+    copy: bool,  # noqa: FBT001 - a parameter
+    large: tuple[np.ndarray, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    array, folder = large
+    lengths: list[int] = []
+    real = rowsource.chunk_digest
+    monkeypatch.setattr(rowsource, "chunk_digest", lambda data: lengths.append(len(data)) or real(data))
+    with ckptfmt.load(folder / "raw", copy=copy) as checkpoint:
+        tensor = checkpoint["w"]
+        assert not lengths
+        assert np.array_equal(tensor[1, 10:12], array[1, 10:12])  # type: ignore[index] # a tensor
+        assert lengths == [4 << 20]
+
+
+def damage(path: Path) -> None:
+    file = next(path.glob("data-*"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def test_damage_is_found_when_the_bytes_are_handed_out_and_not_before(tmp_path: Path) -> None:
+    ckptfmt.save({"a": np.arange(2000), "z": np.arange(3)}, tmp_path / "c")
+    damage(tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c") as checkpoint:
+        assert checkpoint["a"].numpy()[-1] == 1999  # type: ignore[union-attr]
+        for ask in (
+            lambda t: t.numpy(),
+            lambda t: t[0],
+            lambda t: t.into(np.empty(3, int)),
+            lambda t: t.bytes(),
+        ):
+            with pytest.raises(ckptfmt.ChecksumError) as caught:
+                ask(checkpoint["z"])
+            assert (caught.value.tensor, caught.value.rule, caught.value.chunk) == ("z", "R-052", 0)
+    with pytest.raises(ckptfmt.ChecksumError):
+        ckptfmt.load(tmp_path / "c", verify="full")
+    with ckptfmt.load(tmp_path / "c", verify="none") as checkpoint:
+        assert [finding.kind for finding in checkpoint.findings] == ["unverified"]
+        assert checkpoint["z"].numpy()[0] == 0  # type: ignore[union-attr]
+
+
+def test_copied_bytes_are_verified_each_time_they_are_read(tmp_path: Path) -> None:
+    ckptfmt.save({"z": np.arange(3)}, tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c", copy=True) as checkpoint:
+        tensor = checkpoint["z"]
+        first = tensor.numpy()  # type: ignore[union-attr]
+        file = next((tmp_path / "c").glob("data-*"))
+        with file.open("r+b") as out:
+            out.seek(-1, 2)
+            out.write(b"\xff")
+        with pytest.raises(ckptfmt.ChecksumError):
+            tensor.numpy()  # type: ignore[union-attr]
+        assert first.tolist() == [0, 1, 2]
+
+
+def test_given_arrays_are_filled_in_place(tmp_path: Path) -> None:
+    array = np.arange(12, dtype="f4").reshape(3, 4)
+    ckptfmt.save({"m": {"w": array, "v": array + 1}, "s": [array * 2], "n": 5}, tmp_path / "c")
+    out = {"m": {"w": np.empty((3, 4), "f4")}, "s": [np.empty((4, 3), ">f4").T]}
+    with ckptfmt.load(tmp_path / "c", into=out) as checkpoint:
+        assert np.array_equal(out["m"]["w"], array)  # type: ignore[call-overload] # a dict
+        assert np.array_equal(out["s"][0], array * 2)  # type: ignore[call-overload, index] # a list
+        assert np.shares_memory(checkpoint["m"]["w"].numpy(), out["m"]["w"])  # type: ignore[index, union-attr, call-overload]
+        assert np.array_equal(checkpoint["m"]["v"].numpy(), array + 1)  # type: ignore[index, union-attr, call-overload]
+        assert checkpoint["n"] == 5
+
+
+@pytest.mark.framework
+def test_given_torch_tensors_are_filled_in_place(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+    ckptfmt.save({"w": torch.arange(6.0).to(torch.bfloat16)}, tmp_path / "c")
+    out = torch.zeros(6, dtype=torch.bfloat16)
+    ckptfmt.load(tmp_path / "c", into={"w": out}).close()
+    assert out.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "into",
+    [
+        {"w": np.empty((3, 5), "f4")},
+        {"w": np.empty((3, 4), "f8")},
+        {"nothing": np.empty(1)},
+        {"n": np.empty(())},
+        {"w": [np.empty((3, 4), "f4")]},
+    ],
+    ids=["shape", "type", "path", "scalar", "structure"],
+)
+def test_arrays_that_do_not_fit_are_refused_by_path(into: dict, tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.ones((3, 4), "f4"), "n": 5}, tmp_path / "c")
+    with pytest.raises(ckptfmt.TreeError, match=next(iter(into))):
+        ckptfmt.load(tmp_path / "c", into=into)
+
+
+def test_only_what_is_wanted_is_in_the_tree(tmp_path: Path) -> None:
+    tree = {"model": {"w": np.ones(2), "b": np.ones(1)}, "opt": [np.ones(3), 5], "step": 1}
+    ckptfmt.save(tree, tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c", want=["model/w", "step"]) as checkpoint:
+        assert list(checkpoint.tensors()) == ["model/w"]
+        assert checkpoint["step"] == 1
+    with ckptfmt.load(tmp_path / "c", want=["opt/1"]) as checkpoint:
+        assert checkpoint.tree == {"opt": [None, 5]}
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file.pt").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ckptfmt.NotFoundError):
+        ckptfmt.load(tmp_path / "nothing")
+    with pytest.raises(ckptfmt.FormatError, match=r"ckptfmt\.read"):
+        ckptfmt.load(tmp_path / "file.pt")
+    with pytest.raises(ckptfmt.MissingFileError, match="no checkpoint") as caught:
+        ckptfmt.load(tmp_path / "empty")
+    assert caught.value.rule == "R-001"
+    with pytest.raises(ckptfmt.OptionError):
+        ckptfmt.load(tmp_path / "empty", verify="maybe")  # type: ignore[arg-type] # that is the point
+
+
+def test_a_shard_of_another_step_is_named_as_such(tmp_path: Path) -> None:
+    receipts = [ckptfmt.save({"w": np.full(9, step)}, tmp_path / str(step), step=step) for step in (1, 2)]
+    name = "data-00001-of-00001.safetensors"
+    shutil.copy(tmp_path / "2" / name, tmp_path / "1" / name)
+    with ckptfmt.load(tmp_path / "1") as checkpoint, pytest.raises(ckptfmt.ReplacedError) as caught:
+        checkpoint["w"].numpy()  # type: ignore[union-attr]
+    assert receipts[1].root.hex() in str(caught.value)
+
+
+def test_a_closed_checkpoint_says_so(tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.ones(9)}, tmp_path / "c")
+    checkpoint = ckptfmt.load(tmp_path / "c")
+    checkpoint.close()
+    checkpoint.close()
+    with pytest.raises(ckptfmt.StorageError):
+        checkpoint["w"].numpy()  # type: ignore[union-attr]
