@@ -7,9 +7,11 @@ can stream any tensor piece by piece and no reader needs a second copy of the da
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ckptfmt.tree.box import Box
 
@@ -253,19 +255,21 @@ def _read_rows(
     if run is not None:
         out[...] = _read_run(source, dtype, base + run[0], base + run[1]).reshape(box.shape)
         return
-    inner = tuple(slice(o, o + n) for o, n in zip(box.offset[1:], box.shape[1:], strict=True))
-    rows = max(1, _SLAB_BYTES * 8 // max(1, row * dtype.bits))
     if row * dtype.bits > _SLAB_BYTES * 8:
         for index in range(box.shape[0]):
             start = base + (box.offset[0] + index) * row
             _read_rows(source, dtype, start, shape[1:], Box(box.offset[1:], box.shape[1:]), out[index])
         return
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    first = base + sum(map(operator.mul, box.offset, strides))
+    tail = sum((count - 1) * stride for count, stride in zip(box.shape[1:], strides[1:], strict=True)) + 1
+    rows = max(1, _SLAB_BYTES * 8 // (row * dtype.bits))
     for index in range(0, box.shape[0], rows):
         count = min(rows, box.shape[0] - index)
-        start = base + (box.offset[0] + index) * row
-        slab = _read_run(source, dtype, start, start + count * row)
-        rows_of_box = (slice(None), *inner)
-        out[index : index + count] = slab.reshape(count, *shape[1:])[rows_of_box]
+        start = first + index * row  # from the first element of the box to its last: no chunk beside it
+        slab = _read_run(source, dtype, start, start + (count - 1) * row + tail)
+        steps = [stride * slab.itemsize for stride in strides]
+        out[index : index + count] = as_strided(slab, (count, *box.shape[1:]), steps)
 
 
 def _read_run(source: Source, dtype: DType, first: int, last: int) -> np.ndarray:

@@ -70,8 +70,9 @@ class Tensor:
         TreeError
             No type of the specification holds the array's elements.
         """
+        array = np.asarray(array)  # subclasses reshape in ways of their own
         kind = dtype_of(array.dtype)
-        identity = _array_identity(array) if array.size else None
+        identity = _array_identity(array, kind) if array.size else None
         return cls(kind, array.shape, ArraySource(array, kind), tag=tag, identity=identity)
 
     @property
@@ -117,13 +118,16 @@ class Tensor:
         Raises
         ------
         TreeError
-            Shape or type differ: nothing is cast or broadcast.
+            Shape or type differ (nothing is cast or broadcast), or it is read-only.
         """
         if out.shape != self.shape or dtype_of(out.dtype) != self.dtype:
             message = (
                 f"cannot fill an array of {out.dtype} {out.shape} from a tensor of"
                 f" {self.dtype} {self.shape}: nothing is cast or broadcast"
             )
+            raise TreeError(message)
+        if not out.flags.writeable:
+            message = "cannot fill an array that is read-only"
             raise TreeError(message)
         if out.flags.c_contiguous and out.size and out.dtype == self.dtype.numpy and not self.dtype.packed:
             self.source.readinto(0, out.reshape(-1).view(np.uint8).data)
@@ -167,6 +171,7 @@ def _zero_padded(source: Source, dtype: DType, shape: tuple[int, ...]) -> Source
     return ZeroPadded(source, dtype.nbytes(shape), used)
 
 
-def _array_identity(array: np.ndarray) -> tuple[object, ...]:
+def _array_identity(array: np.ndarray, kind: DType) -> tuple[object, ...]:
     address = array.__array_interface__["data"][0]
-    return ("memory", address, array.shape, array.strides, array.dtype.str)
+    # numpy's own string names several of the types of ml_dtypes alike
+    return ("memory", address, array.shape, array.strides, kind.name, array.dtype.str)
