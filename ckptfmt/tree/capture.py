@@ -8,13 +8,16 @@ met twice stay shared, and a container inside itself becomes a `cycle` node.
 from __future__ import annotations
 
 import copyreg
+import math
 from collections import Counter, OrderedDict, defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ckptfmt.errors import FormatError, LimitError, TreeError
 from ckptfmt.tree.aliases import canonical_class
+from ckptfmt.tree.arrays import numpy_node
+from ckptfmt.tree.document import encode_tree
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import (
     CYCLE,
@@ -28,16 +31,14 @@ from ckptfmt.tree.nodes import (
 )
 from ckptfmt.tree.paths import display, encode_key
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import MAX_DEPTH, MAX_REFERENCES
+from ckptfmt.tree.walk import MAX_DEPTH, MAX_REFERENCES, children, survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["as_tree", "numpy_node"]
-
-_DEEPEST = MAX_DEPTH + 1
+__all__ = ["as_tree"]
 
 
 def as_tree(
@@ -65,13 +66,36 @@ def as_tree(
     return tree, tuple(capture.findings)
 
 
+class _Made(NamedTuple):
+    """What was made of a value.
+
+    Attributes
+    ----------
+    value : object
+        Kept so that its id stays its own.
+    node : Tree
+    outside : int
+        One bit for each depth around it that it refers to: where it is met again, the same must be there.
+    members : set of int
+        What is inside it and in a cycle. Around one of these, the same value ends earlier.
+    """
+
+    value: object
+    node: Tree
+    outside: int = 0
+    members: set[int] | frozenset[int] = frozenset()
+
+
 class _Capture:
     def __init__(self, adapt: Callable[[object], object] | None) -> None:
         self.findings: list[Finding] = []
         self._adapt = adapt
-        self._done: dict[int, tuple[object, Tree]] = {}  # the value is kept so that its id stays its own
-        self._open: dict[int, int] = {}
-        self._lowest = _DEEPEST
+        self._done: dict[int, _Made] = {}
+        self._done_here: dict[tuple[int, int], _Made] = {}  # by depth too: what refers to containers around
+        self._bound: dict[int, list[tuple[int, int]]] = {}  # which of them go with the container of a depth
+        self._open: dict[int, int] = {}  # depths of the containers around
+        self._mask = 0  # one bit for each depth that is referred to from inside the container being made
+        self._members: set[int] = set()  # what was made inside it and refers to a container around
         self._count = 0
 
     def node(self, value: object, path: Path) -> Tree:
@@ -83,43 +107,75 @@ class _Capture:
         self._count += 1
         if self._count > MAX_REFERENCES:
             message = f"the tree expands to more than {MAX_REFERENCES} nodes"
-            raise LimitError(message)
+            raise LimitError(message, rule="R-015")
         key = id(value)
-        done = self._done.get(key)
-        if done is not None:
-            return done[1]
+        if key in self._open:
+            self._mask |= 1 << self._open[key]
+            return Opaque(CYCLE, {"up": len(path) - self._open[key]})
+        known = self._known(key, len(path))
+        if known is not None:
+            self._mask |= known.outside
+            self._members |= known.members
+            return known.node
         if isinstance(value, _ARRAYS):
             made = _located(numpy_node, value, path)
-            self._done[key] = (value, made)
+            self._done[key] = _Made(value, made)
             return made
-        if key in self._open:
-            self._lowest = min(self._lowest, self._open[key])
-            return Opaque(CYCLE, {"up": len(path) - self._open[key]})
         return self._container(value, path)
 
+    def _known(self, key: int, depth: int) -> _Made | None:
+        """Return what was made of a value, if the same would be made of it here."""
+        done = self._done.get(key)
+        if done is not None and (not done.members or done.members.isdisjoint(self._open)):
+            return done
+        if not self._done_here:
+            return None
+        here = self._done_here.get((key, depth))
+        return here if here is not None and here.members.isdisjoint(self._open) else None
+
     def _container(self, value: object, path: Path) -> Tree:
-        depth = len(path)
+        depth, key = len(path), id(value)
         if depth > MAX_DEPTH:
             message = f"deeper than {MAX_DEPTH} levels at {display(path[:4])}/..."
-            raise LimitError(message)
-        outer, self._lowest = self._lowest, _DEEPEST
-        self._open[id(value)] = depth
-        made = self._build(value, path)
-        del self._open[id(value)]
-        if self._lowest >= depth:  # nothing inside refers to what is outside
-            self._done[id(value)] = (value, made)
-            self._lowest = outer
-        else:
-            self._lowest = min(outer, self._lowest)
-        return made
+            raise LimitError(message, rule="R-015")
+        around = self._mask, self._members
+        self._mask, self._members = 0, set()
+        self._open[key] = depth
+        node = self._build(value, path)
+        del self._open[key]
+        for bound in self._bound.pop(depth, ()):
+            self._done_here.pop(bound, None)
+        mask, members = self._mask, self._members
+        self._mask, self._members = around
+        if mask:
+            members.add(key)
+        self._remember(_Made(value, node, mask & ((1 << depth) - 1), members if mask else frozenset()), depth)
+        return node
+
+    def _remember(self, made: _Made, depth: int) -> None:
+        key = id(made.value)
+        if not made.outside:
+            self._done[key] = made
+            return
+        self._done_here[key, depth] = made
+        self._bound.setdefault(made.outside.bit_length() - 1, []).append((key, depth))
+        self._mask |= made.outside
+        self._members |= made.members
 
     def _build(self, value: object, path: Path) -> Tree:
-        if isinstance(value, Tensor | Strings):
+        if isinstance(value, Tensor):
             return value
+        if isinstance(value, Strings):
+            self._check_strings(value, path)
+            return value
+        if isinstance(value, Composite | Opaque):
+            self._check_text(value.name, path)
         if isinstance(value, Composite):
             attributes = self._entries(value.attributes, (*path, "attributes"))
             return Composite(value.name, attributes, self._entries(value.parts, (*path, "parts")))
         if isinstance(value, Opaque):
+            if value.name == CYCLE:
+                self._check_cycle(value, path)
             return Opaque(value.name, self._entries(value.parts, path))
         return self._python(value, path)
 
@@ -133,7 +189,9 @@ class _Capture:
 
     def _python(self, value: object, path: Path) -> Tree:
         tag = tag_of(value) if isinstance(value, _TAGGABLE) else None
-        if tag is None and type(value) not in _PLAIN:
+        if tag is not None:
+            tag = Tag(tag.name, self._attributes(tag.attributes, path))
+        elif type(value) not in _PLAIN:
             adapted = self._adapted(value, path)
             if adapted is not NotImplemented:
                 return self.node(adapted, path)
@@ -145,17 +203,16 @@ class _Capture:
             items = [self.node(item, (*path, index)) for index, item in enumerate(value)]
             made = tuple(items) if isinstance(value, tuple) else items
         elif isinstance(value, set | frozenset):
-            elements = [self.node(item, (*path, index)) for index, item in enumerate(value)]
-            made = frozenset(elements) if isinstance(value, frozenset) else set(elements)
+            made = self._set(value, path)
         elif isinstance(value, bytes | bytearray | memoryview):
-            made = bytes(value)
+            made = bytes(memoryview(value))
         else:
             return self._foreign(value, path)
         return made if tag is None else tagged(made, tag)
 
     def _stdlib_tag(self, value: object, path: Path) -> Tag | None:
         if isinstance(value, OrderedDict):
-            attributes = self._entries(getattr(value, "__dict__", {}), path)
+            attributes = self._attributes(getattr(value, "__dict__", {}), path)
             return Tag("collections.OrderedDict", attributes)
         if isinstance(value, Counter):
             return Tag("collections.Counter")
@@ -167,12 +224,37 @@ class _Capture:
         fields = getattr(value, "_fields", None)
         if isinstance(value, tuple) and isinstance(fields, tuple):
             return Tag(_class_path(type(value)), {"fields": fields})
+        if isinstance(value, dict | list | tuple | set | frozenset):
+            message = f"kept as a plain container: {_class_path(type(value))}"
+            self.findings.append(Finding("class", display(path), Severity.INFO, message))
         return None
 
-    def _entries(self, mapping: Iterable[tuple[object, object]] | dict, path: Path) -> dict[Key, Tree]:
+    def _attributes(self, mapping: dict, path: Path) -> dict[Key, Tree]:
+        """Return the attributes of a class tag, which hold no tensors: those that do are left out."""
+        made = self._entries(mapping, path)
+        for key, child in list(made.items()):
+            if (children(child) or isinstance(child, Tensor)) and survey(child):
+                del made[key]
+                message = "an attribute of a class that holds tensors is not kept"
+                self.findings.append(Finding("attribute", display((*path, key)), Severity.LOSS, message))
+        return made
+
+    def _set(self, value: set | frozenset, path: Path) -> set[Tree] | frozenset[Tree]:
+        elements = [self.node(item, (*path, index)) for index, item in enumerate(value)]
+        try:
+            made = frozenset(elements) if isinstance(value, frozenset) else set(elements)
+            encode_tree(made, lambda _: 0)  # refuses what no set holds
+        except (TreeError, TypeError) as error:
+            raise TreeError(f"{error} at {display(path) or 'the root'}") from None
+        return made
+
+    def _entries(self, mapping: dict, path: Path) -> dict[Key, Tree]:
         made: dict[Key, Tree] = {}
-        for key, child in mapping.items():  # type: ignore[union-attr] # every caller passes a dict
+        for key, child in mapping.items():
             plain = _plain_key(key, path)
+            if plain in made:
+                shown = display((*path, plain))
+                raise TreeError(f"two keys of one mapping are alike: {shown}")
             made[plain] = self.node(child, (*path, plain))
         return made
 
@@ -184,8 +266,7 @@ class _Capture:
         ):
             base = next(kind for kind in (str, int, float, complex) if isinstance(value, kind))
             if type(value).__module__ != "enum" and not hasattr(type(value), "__members__"):
-                plain: object = base(value)  # type: ignore[arg-type] # its own base
-                return self.node(plain, path)
+                return self.node(_plain_value(value, base), path)
         if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
             self._tell_opaque(_class_path(value), path)
             return Opaque(_class_path(value), {})
@@ -214,6 +295,20 @@ class _Capture:
             parts["pairs"] = listed
         return Opaque(_class_path(function), self._entries(parts, path))
 
+    def _check_cycle(self, node: Opaque, path: Path) -> None:
+        levels = node.parts.get("up")
+        if list(node.parts) != ["up"] or type(levels) is not int or not 1 <= levels <= len(path):
+            message = f"a cycle that leads out of the tree at {display(path) or 'the root'}"
+            raise TreeError(message)
+
+    def _check_strings(self, node: Strings, path: Path) -> None:
+        kinds = {type(value) for value in node.values}
+        if kinds not in (set(), {str}, {bytes}) or math.prod(node.shape) != len(node.values):
+            message = f"{len(node.values)} strings do not fill the shape {node.shape}, or are of two types"
+            raise TreeError(f"{message}, at {display(path) or 'the root'}")
+        if kinds == {str}:
+            self._check_text("".join(node.values), path)  # type: ignore[arg-type] # all of them are
+
     def _check_text(self, text: str, path: Path) -> None:
         if not text.isascii():
             try:
@@ -240,19 +335,39 @@ def _plain_key(key: object, path: Path) -> Key:
     if type(key) is str and key.isascii():
         return key
     try:
-        if isinstance(key, np.generic):
-            key = key.item()
-        for kind in (bool, str, int, float, bytes):
-            if isinstance(key, kind):
-                key = kind(key)  # type: ignore[arg-type] # of that kind
-                break
-        if isinstance(key, tuple):
-            key = tuple(_plain_key(part, path) for part in key)
-        encode_key(key)  # type: ignore[arg-type] # it refuses what is no key
+        plain = _key_of(key, len(path))
+        encode_key(plain)  # it refuses what is no key
     except TreeError as error:
         message = f"{error} (in the mapping at {display(path) or 'the root'})"
         raise TreeError(message) from None
-    return key  # type: ignore[return-value] # checked by encode_key
+    return plain
+
+
+def _key_of(key: object, depth: int) -> Key:
+    if isinstance(key, np.generic):
+        key = key.item()
+    for kind in (bool, str, int, float, bytes):
+        if isinstance(key, kind):
+            return _plain_value(key, kind)  # type: ignore[return-value] # of that kind
+    if isinstance(key, tuple):
+        if depth >= MAX_DEPTH:
+            raise LimitError(f"a key of tuples deeper than {MAX_DEPTH} levels in all", rule="R-015")
+        return tuple(_key_of(part, depth + 1) for part in key)
+    return key  # type: ignore[return-value] # None, or what encode_key refuses
+
+
+def _plain_value(value: object, kind: type) -> object:
+    """Return a value of a subclass as one of its base: what it holds, not what its class converts to."""
+    return value if type(value) is kind else _BASES[kind](value)
+
+
+_BASES: dict[type, Callable[[object], object]] = {
+    bytes: lambda value: bytes(memoryview(value)),  # type: ignore[arg-type] # bytes of a subclass
+    str: str.__str__,
+    int: int.__pos__,  # type: ignore[dict-item] # as the key says, here and below
+    float: float.__pos__,  # type: ignore[dict-item]
+    complex: complex.__pos__,  # type: ignore[dict-item]
+}
 
 
 def _located(
@@ -263,64 +378,3 @@ def _located(
     except TreeError as error:
         message = f"{error} at {display(path) or 'the root'}"
         raise TreeError(message) from None
-
-
-def numpy_node(value: np.ndarray | np.generic) -> Tree:
-    """Return the node of a numpy array or scalar.
-
-    Unicode and object arrays of strings become `Strings`; structured, void, and time types composites;
-    everything else a tensor, without a copy.
-
-    Raises
-    ------
-    TreeError
-        Objects that are not strings, or a platform's own long double.
-    """
-    kind = value.dtype.kind
-    if kind in "fiubc" and isinstance(value, np.ndarray):
-        return Tensor.of(value)
-    if isinstance(value, np.str_ | np.bytes_):
-        return value.item()
-    if isinstance(value, np.generic):
-        node = numpy_node(np.asarray(value))
-        if isinstance(node, Tensor):
-            node.tag = Tag("numpy.scalar")
-            node.identity = None
-        return node
-    if value.dtype.names is not None:
-        parts: dict[Key, Tree] = {name: numpy_node(value[name]) for name in value.dtype.names}
-        return Composite("numpy.structured", {"descr": str(value.dtype.descr)}, parts)
-    if kind in "mM":
-        unit = np.datetime_data(value.dtype)
-        attributes: dict[Key, Tree] = {
-            "kind": value.dtype.name.partition("[")[0],
-            "unit": f"{unit[1]}{unit[0]}",
-        }
-        return Composite(
-            "numpy.time",
-            attributes,
-            {"values": Tensor.of(value.view(value.dtype.byteorder.replace("|", "=") + "i8"))},
-        )
-    if kind in "UO":
-        return _strings(value)
-    if kind == "V" and value.dtype.itemsize and value.dtype.subdtype is None:
-        return _void(value)
-    return Tensor.of(value)
-
-
-def _void(value: np.ndarray) -> Tree:
-    try:
-        return Tensor.of(value)  # the types of ml_dtypes are of kind V, too
-    except TreeError:
-        width = value.dtype.itemsize
-        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(*value.shape, width)
-        return Composite("numpy.void", {}, {"bytes": Tensor.of(raw)})
-
-
-def _strings(value: np.ndarray) -> Strings:
-    values = value.reshape(-1).tolist()
-    for kind in (str, bytes):
-        if all(type(item) is kind for item in values):
-            return Strings(value.shape, tuple(values))
-    message = f"an array of {value.dtype} objects that are not strings cannot be kept"
-    raise TreeError(message)

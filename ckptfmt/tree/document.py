@@ -15,7 +15,7 @@ from ckptfmt.tree.canonical import JSON, MAX_JSON_INT, dumps
 from ckptfmt.tree.nodes import CYCLE, Composite, Opaque, Strings, Tag, Tree, tag_of, tagged
 from ckptfmt.tree.paths import display, int_payload
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import MAX_DEPTH
+from ckptfmt.tree.walk import MAX_DEPTH, children, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +53,10 @@ class _Encoder:
         tag = tag_of(node)
         if tag is None or id(node) in self._seen:
             return self._untagged(node, depth)
+        if any(children(child) or isinstance(child, Tensor) for child in tag.attributes.values()) and survey(
+            tag.attributes
+        ):
+            raise TreeError(f"an attribute of a tag {tag.name} holds a tensor")
         return ["tagged", tag.name, self._pairs(tag.attributes, depth), self._untagged(node, depth)]
 
     def _untagged(self, node: Tree, depth: int) -> JSON:
@@ -96,7 +100,11 @@ class _Encoder:
         if not all(map(_fits_in_set, elements)):
             message = "a set cannot hold tensors, composites or opaque nodes: its elements have no names"
             raise TreeError(message)
-        return sorted((self.node(child, depth + 1) for child in elements), key=dumps)
+        made = sorted((self.node(child, depth + 1) for child in elements), key=dumps)
+        if any(one == other for one, other in pairwise(made)):
+            message = "a set holds two NaN of the same bits"
+            raise TreeError(message)
+        return made
 
 
 def _fits_in_set(node: Tree) -> bool:

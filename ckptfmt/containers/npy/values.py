@@ -16,7 +16,7 @@ from ckptfmt.containers.npy.objects import check_none
 from ckptfmt.containers.npy.sources import FortranSource, SwappedSource
 from ckptfmt.errors import FormatError, LimitError, TreeError, TruncatedError, UnsupportedVersionError
 from ckptfmt.storage.reader import RangeSource
-from ckptfmt.tree.capture import numpy_node
+from ckptfmt.tree.arrays import numpy_node
 from ckptfmt.tree.dtypes import dtype, dtype_of
 from ckptfmt.tree.nodes import Composite, Strings
 from ckptfmt.tree.tensor import Tensor

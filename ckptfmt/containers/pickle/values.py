@@ -15,7 +15,8 @@ from ckptfmt.containers.pickle import arrays
 from ckptfmt.containers.pickle.arrays import bytes_of, text_of
 from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText, PersistentId, PickledDict
 from ckptfmt.errors import FormatError
-from ckptfmt.tree.capture import as_tree, numpy_node
+from ckptfmt.tree.arrays import numpy_node
+from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Opaque, Strings, Tag, tagged
 from ckptfmt.tree.tensor import Tensor
