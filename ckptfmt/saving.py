@@ -34,7 +34,7 @@ from ckptfmt.registry import adapt
 from ckptfmt.storage.commit import Overwrite, Staging
 from ckptfmt.storage.files import aligned_buffer
 from ckptfmt.storage.reader import FileReader
-from ckptfmt.tree.canonical import JSON, dumps, loads
+from ckptfmt.tree.canonical import JSON, MAX_NESTING, check_nesting, dumps, loads
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
@@ -234,11 +234,13 @@ def _checked_threads(threads: int | None) -> int:
 
 def _checked_extra(extra: Mapping[str, JSON] | None) -> dict[str, JSON]:
     try:
-        kept = loads(dumps(dict(extra or {})))
-    except (TypeError, ValueError) as error:
+        given = dict(extra or {})
+        kept = loads(dumps(given))
+        check_nesting(kept, MAX_NESTING - 1)
+    except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"extra must be JSON without fractions: {error}") from None
-    if not isinstance(kept, dict):
-        raise OptionError("extra must be a mapping")
+    if not isinstance(kept, dict) or kept != given:
+        raise OptionError("extra must be a mapping of JSON values: keys are strings, lists are no tuples")
     return kept
 
 
