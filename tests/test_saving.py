@@ -1,4 +1,4 @@
-"""What saving promises besides the laws: nothing half done, no thread left, bounded memory, checked options."""
+"""What saving promises besides the laws: nothing half done, no thread left, little memory, wrong options."""
 
 from __future__ import annotations
 

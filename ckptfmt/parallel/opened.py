@@ -264,6 +264,11 @@ class OpenedCheckpoint:
             begin += length
         return found
 
+    def stored_digest_at(self, row: TensorRow, index: int) -> tuple[str, int]:
+        """Return the file and offset of the digest of a stored chunk of a row of more than one."""
+        chunks = self._there(self._chunks, CHUNKS)
+        return chunks.name, (row.chunks or 0) + DIGEST * (chunk_count(row.nbytes) + index)
+
     def close(self) -> None:
         """Close all files. Arrays that were handed out keep their bytes."""
         for reader in (*self.shards, self._chunks):

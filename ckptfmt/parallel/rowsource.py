@@ -223,16 +223,29 @@ class RowSource:
         reader = self._opened.shard(row.shard)
         reader.readinto(offset, stored)
         if verify and chunk_digest(stored) != digest:
-            raise ChecksumError(
-                "the stored data does not match its digest",
-                chunk=index,
-                rule="R-053",
-                file=reader.name,
-                tensor=display(row.path),
-                offset=offset,
-            )
-        length = min(CHUNK, row.nbytes - index * CHUNK)
+            raise self._stored_error(index, stored)
         try:
-            return decode_chunk(row.codec, stored, length, plane_width(row.dtype.name))
+            return self._decoded(index, stored)
         except FormatError as error:
             raise error.located(file=reader.name, tensor=display(row.path), offset=offset) from None
+
+    def _decoded(self, index: int, stored: memoryview) -> bytes | memoryview:
+        length = min(CHUNK, self._row.nbytes - index * CHUNK)
+        return decode_chunk(self._row.codec, stored, length, plane_width(self._row.dtype.name))
+
+    def _stored_error(self, index: int, stored: memoryview) -> ChecksumError:
+        """Return the error of stored bytes and a digest that do not match: one of the two is damaged.
+
+        Data that decodes to the chunk that it should be is good, and so it is ``chunks.bin`` that is not.
+        """
+        row = self._row
+        file, offset = self._opened.shard(row.shard).name, self._places()[index][0]
+        try:
+            self.check(index, self._decoded(index, stored))
+        except FormatError:
+            message = "the stored data does not match its digest"
+        else:
+            message = "the digest of the stored data is damaged; the data is good"
+            file, offset = self._opened.stored_digest_at(row, index)
+        where = display(row.path)
+        return ChecksumError(message, rule="R-053", file=file, tensor=where, offset=offset, chunk=index)
