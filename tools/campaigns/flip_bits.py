@@ -144,9 +144,8 @@ def main() -> int:
                 missed.append((name, fault))
     for kind, count in sorted(tried.items()):
         print(f"{kind:10}{count:6}")
-    print(
-    print(f"{sum(tried.values()) - len(missed)} of {sum(tried.values())} found and named, seed {options.seed}")
-    )
+    good = sum(tried.values()) - len(missed)
+    print(f"{good} of {sum(tried.values())} found and named, seed {options.seed}")
     for name, fault in missed[:20]:
         print(f"  missed: {name} {fault}")
     return 1 if missed else 0
