@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ckptfmt.errors import CkptError, FormatError, MissingFileError, UnknownFormatError
-from ckptfmt.format.constants import MANIFEST
+from ckptfmt.errors import CkptError, FormatError, MissingFileError, OptionError, UnknownFormatError
+from ckptfmt.format.constants import DIGEST, MANIFEST
 from ckptfmt.loading import checkpoint_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, read_manifest
 from ckptfmt.parallel.verifying import problems
@@ -82,7 +83,8 @@ def check(
     expect : str or bytes, optional
         The root it must have, as told on another way: finds intent, not just accidents.
     finite : bool
-        Whether NaN and infinite elements are problems; tensors of only zeros are told.
+        Whether NaN and infinite elements are problems; tensors of only zeros are told. Not looked for where
+        data is damaged.
     threads : int, optional
     progress : callable, optional
         Called with bytes done and bytes in all.
@@ -94,26 +96,39 @@ def check(
 
     Raises
     ------
+    OptionError
+        `expect` is no root.
     NotFoundError, StorageError
         There is nothing to check, or it cannot be read at all.
     """
-    shown = os.fspath(path)
+    shown, wanted = os.fspath(path), _root_of(expect)
     try:
         kind = detect(path).name
     except UnknownFormatError as error:
         return _unknown(shown, error)
     except FormatError as error:
         return _failed(shown, "", error)
-    if kind == "ckptfmt":
-        report, tree = _check_native(shown, threads, progress)
-    else:
-        report, tree = _check_foreign(shown, kind, threads, progress)
-    extra: list[Finding] = []
-    if expect is not None:
-        extra += _unexpected(report, bytes.fromhex(expect) if isinstance(expect, str) else expect)
-    if finite and tree is not None:
-        extra += _not_finite(tree)
-    return _with(report, extra)
+    with ExitStack() as stack:
+        if kind == "ckptfmt":
+            report, tree = _check_native(shown, threads, progress, stack)
+        else:
+            report, tree = _check_foreign(shown, kind, threads, progress, stack)
+        extra: list[Finding] = []
+        if wanted is not None:
+            extra += _unexpected(report, wanted)
+        if finite and tree is not None:
+            extra += _not_finite(tree)
+        return _with(report, extra)
+
+
+def _root_of(expect: str | bytes | None) -> bytes | None:
+    try:
+        root = bytes.fromhex(expect) if isinstance(expect, str) else expect
+    except ValueError:
+        root = b""
+    if root is not None and len(root) != DIGEST:
+        raise OptionError(f"a root is {2 * DIGEST} hexadecimal digits, not {expect!r}")
+    return root
 
 
 def finding_of(error: CkptError, base: str = "") -> Finding:
@@ -161,22 +176,17 @@ def _with(report: Report, extra: list[Finding]) -> Report:
 
 
 def _check_native(
-    path: str, threads: int | None, progress: Callable[[int, int], None] | None
+    path: str, threads: int | None, progress: Callable[[int, int], None] | None, stack: ExitStack
 ) -> tuple[Report, Tree | None]:
-    directory = Directory(path)
+    directory = stack.enter_context(Directory(path))
     found: list[CkptError] = []
     try:
         opened = OpenedCheckpoint(read_manifest(directory), directory)
     except (FormatError, MissingFileError) as error:
-        directory.close()
         return _failed(path, "ckptfmt", error), None
-    try:
-        opened.open_files(tell=found.append)
-        found += problems(opened, threads=threads, progress=progress)
-    finally:
-        whole = checkpoint_of(opened, "none") if not found else None
-        if whole is None:
-            opened.close()
+    stack.callback(opened.close)
+    opened.open_files(tell=found.append)
+    found += problems(opened, threads=threads, progress=progress)
     manifest = opened.manifest
     report = Report(
         path,
@@ -188,14 +198,14 @@ def _check_native(
         sum(row.nbytes for row in manifest.rows),
         tuple(finding_of(error, directory.path) for error in found),
     )
-    return report, None if whole is None else whole.tree
+    return report, None if found else checkpoint_of(opened, "none").tree
 
 
 def _check_foreign(
-    path: str, kind: str, threads: int | None, progress: Callable[[int, int], None] | None
+    path: str, kind: str, threads: int | None, progress: Callable[[int, int], None] | None, stack: ExitStack
 ) -> tuple[Report, Tree | None]:
     try:
-        checkpoint = read_foreign(path, kind)
+        checkpoint = stack.enter_context(read_foreign(path, kind))
         digests = tree_digests(checkpoint.tree, threads=threads, progress=progress)
     except FormatError as error:
         return _failed(path, kind, error), None
