@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import random
 import shutil
+import struct
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 import ckptfmt
+from ckptfmt.tree.dtypes import dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+CHUNK = 4 << 20
 KINDS: dict[str, dict[str, object]] = {
     "raw": {},
     "sharded": {"shard_size": 300_000, "extra_files": {"config.json": b'{"a":1}'}},
@@ -49,6 +54,14 @@ def state(step: int) -> dict[str, object]:
         "model": {f"w{i}": rng.standard_normal(20_000, np.float32) for i in range(8)},
         "large": np.repeat(rng.integers(0, 9, 700_000), 2).astype("f4"),
         "small": [rng.integers(0, 99, 3) for _ in range(5)],
+        "packed": {
+            "i4": rng.integers(-8, 8, 9_001).astype(ml_dtypes.int4),
+            "u2": rng.integers(0, 4, 8_388_609 // 2).astype(ml_dtypes.uint2),
+            "f4": rng.integers(0, 4, 3).astype(ml_dtypes.float4_e2m1fn),
+            "bf16": rng.standard_normal(333).astype(ml_dtypes.bfloat16),
+        },
+        "empty": np.zeros((0, 3)),
+        "names": np.array([b"ab", b"c"]),
         "odd": rng.bytes(7),
         "step": step,
     }
@@ -96,16 +109,49 @@ def _spoil_bytes(file: Path, kind: str, rng: random.Random) -> Fault:
     return Fault(kind, file.name, offset if kind == "flip" else None)
 
 
-def _is_named(fault: Fault, report: ckptfmt.Report, header: Callable[[str], int]) -> bool:
-    """Return whether the findings name the file, and for a flip in tensor data the tensor and chunk."""
+def places(folder: Path, file: str) -> list[tuple[int, int, str, int]]:
+    """Return begin, end, tensor and chunk of each stored chunk of a shard, as the manifest has them."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    shards = [shard[0] for shard in manifest["shards"]]
+    if file not in shards:
+        return []
+    digests = (folder / "chunks.bin").read_bytes()
+    rows = [row for row in manifest["tensors"] if row[5] == shards.index(file)]
+    lengths = [_stored_lengths(row, digests) for row in rows]
+    begin = manifest["shards"][shards.index(file)][1] - sum(map(sum, lengths))
+    found = []
+    for row, stored in zip(rows, lengths, strict=True):
+        for chunk, length in enumerate(stored):
+            found.append((begin, begin + length, "/".join(map(str, row[0])), chunk))
+            begin += length
+    return found
+
+
+def _stored_lengths(row: list, digests: bytes) -> list[int]:
+    nbytes = dtype(row[2]).nbytes(row[3])
+    count = -(-nbytes // CHUNK)
+    if row[7] != "raw" and count > 1:
+        first = row[8] + 64 * count
+        return list(struct.unpack_from(f"<{count}Q", digests, first))
+    if row[7] != "raw":
+        return [row[9]] * count
+    return [min(CHUNK, nbytes - start) for start in range(0, nbytes, CHUNK)]
+
+
+def _is_named(fault: Fault, report: ckptfmt.Report, chunks: list[tuple[int, int, str, int]]) -> bool:
+    """Return whether the findings name the file; of a flip in data, that tensor and chunk and no other."""
     mine = [finding for finding in report.findings if finding.file == fault.file]
     if fault.file == "manifest.json" and fault.kind == "remove":
         return any(finding.rule == "R-001" for finding in report.findings)
-    if fault.kind != "flip" or not fault.file.startswith("data-"):
+    if fault.kind != "flip":
         return bool(mine)
-    if fault.offset is not None and fault.offset < header(fault.file):
+    if fault.file == "chunks.bin":
+        return bool(mine) and all(finding.path for finding in mine)
+    named = [(finding.path, finding.chunk) for finding in report.findings]
+    hit = [(path, chunk) for begin, end, path, chunk in chunks if begin <= (fault.offset or 0) < end]
+    if chunks and not hit:
         return any(finding.rule in ("R-041", "R-043") for finding in mine)
-    return any(finding.path and finding.chunk is not None for finding in mine)
+    return bool(mine) and (not hit or named == hit)
 
 
 def faults(place: Path, count: int, seed: int) -> Iterator[tuple[str, Fault, bool]]:
@@ -117,13 +163,9 @@ def faults(place: Path, count: int, seed: int) -> Iterator[tuple[str, Fault, boo
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(place / f"{name}-1", work)
 
-        def header(file: str) -> int:
-            with (work / file).open("rb") as stream:  # noqa: B023 - one directory for all
-                return 8 + int.from_bytes(stream.read(8), "little")
-
         fault = _spoil(work, place / f"{name}-2", rng)
         report = ckptfmt.check(work)
-        yield name, fault, not report.ok and _is_named(fault, report, header)
+        yield name, fault, not report.ok and _is_named(fault, report, places(place / f"{name}-1", fault.file))
 
 
 def main() -> int:
