@@ -29,6 +29,7 @@ THIRD_PARTIES = {
     "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
     "hypothesis": ("testing/",),  # for the tests of plug-ins
+    "pytest": ("testing/",),  # the same
 }
 FRAMEWORKS = ("torch", "tensorflow", "chainer", "keras", "jax", "h5py", "mpi4py", "typer", "click", "rich")
 VAGUE = {"utils", "util", "helpers", "common", "core", "shared", "misc", "base"}

@@ -13,7 +13,7 @@ from tools.fuzz.targets import SENTINEL, TARGETS
 if TYPE_CHECKING:
     from pathlib import Path
 
-MUTATIONS = 400
+MUTATIONS = 1500
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -17,8 +17,17 @@ from ckptfmt.testing.strategies import boxes
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ckptfmt.tree.paths import Key
+
 FIXED = settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 SHAPE = (3, 700, 1031)
+
+
+def tensor(checkpoint: ckptfmt.Checkpoint, *path: Key) -> ckptfmt.Tensor:
+    """Return the tensor at a path."""
+    found = checkpoint.at(path)
+    assert isinstance(found, ckptfmt.Tensor)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +50,7 @@ def test_a_box_is_what_numpy_slices(
     array, folder = large
     index = tuple(slice(o, o + n) for o, n in zip(box.offset, box.shape, strict=True))
     with ckptfmt.load(folder / codec, copy=copy) as checkpoint:
-        assert np.array_equal(checkpoint["w"].read(box), array[index])  # type: ignore[union-attr] # a tensor
+        assert np.array_equal(tensor(checkpoint, "w").read(box), array[index])
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -55,9 +64,8 @@ def test_a_box_verifies_only_the_chunks_it_crosses(
     real = rowsource.chunk_digest
     monkeypatch.setattr(rowsource, "chunk_digest", lambda data: lengths.append(len(data)) or real(data))
     with ckptfmt.load(folder / "raw", copy=copy) as checkpoint:
-        tensor = checkpoint["w"]
         assert not lengths
-        assert np.array_equal(tensor[1, 10:12], array[1, 10:12])  # type: ignore[index] # a tensor
+        assert np.array_equal(tensor(checkpoint, "w")[1, 10:12], array[1, 10:12])
         assert lengths == [4 << 20]
 
 
@@ -72,7 +80,7 @@ def test_damage_is_found_when_the_bytes_are_handed_out_and_not_before(tmp_path: 
     ckptfmt.save({"a": np.arange(2000), "z": np.arange(3)}, tmp_path / "c")
     damage(tmp_path / "c")
     with ckptfmt.load(tmp_path / "c") as checkpoint:
-        assert checkpoint["a"].numpy()[-1] == 1999  # type: ignore[union-attr]
+        assert tensor(checkpoint, "a").numpy()[-1] == 1999
         for ask in (
             lambda t: t.numpy(),
             lambda t: t[0],
@@ -80,26 +88,25 @@ def test_damage_is_found_when_the_bytes_are_handed_out_and_not_before(tmp_path: 
             lambda t: t.bytes(),
         ):
             with pytest.raises(ckptfmt.ChecksumError) as caught:
-                ask(checkpoint["z"])
+                ask(tensor(checkpoint, "z"))
             assert (caught.value.tensor, caught.value.rule, caught.value.chunk) == ("z", "R-052", 0)
     with pytest.raises(ckptfmt.ChecksumError):
         ckptfmt.load(tmp_path / "c", verify="full")
     with ckptfmt.load(tmp_path / "c", verify="none") as checkpoint:
         assert [finding.kind for finding in checkpoint.findings] == ["unverified"]
-        assert checkpoint["z"].numpy()[0] == 0  # type: ignore[union-attr]
+        assert tensor(checkpoint, "z").numpy()[0] == 0
 
 
 def test_copied_bytes_are_verified_each_time_they_are_read(tmp_path: Path) -> None:
     ckptfmt.save({"z": np.arange(3)}, tmp_path / "c")
     with ckptfmt.load(tmp_path / "c", copy=True) as checkpoint:
-        tensor = checkpoint["z"]
-        first = tensor.numpy()  # type: ignore[union-attr]
+        first = tensor(checkpoint, "z").numpy()
         file = next((tmp_path / "c").glob("data-*"))
         with file.open("r+b") as out:
             out.seek(-1, 2)
             out.write(b"\xff")
         with pytest.raises(ckptfmt.ChecksumError):
-            tensor.numpy()  # type: ignore[union-attr]
+            tensor(checkpoint, "z").numpy()
         assert first.tolist() == [0, 1, 2]
 
 
@@ -110,8 +117,8 @@ def test_given_arrays_are_filled_in_place(tmp_path: Path) -> None:
     with ckptfmt.load(tmp_path / "c", into=out) as checkpoint:
         assert np.array_equal(out["m"]["w"], array)  # type: ignore[call-overload] # a dict
         assert np.array_equal(out["s"][0], array * 2)  # type: ignore[call-overload, index] # a list
-        assert np.shares_memory(checkpoint["m"]["w"].numpy(), out["m"]["w"])  # type: ignore[index, union-attr, call-overload]
-        assert np.array_equal(checkpoint["m"]["v"].numpy(), array + 1)  # type: ignore[index, union-attr, call-overload]
+        assert np.shares_memory(tensor(checkpoint, "m", "w").numpy(), out["m"]["w"])
+        assert np.array_equal(tensor(checkpoint, "m", "v").numpy(), array + 1)
         assert checkpoint["n"] == 5
 
 
@@ -170,7 +177,7 @@ def test_a_shard_of_another_step_is_named_as_such(tmp_path: Path) -> None:
     name = "data-00001-of-00001.safetensors"
     shutil.copy(tmp_path / "2" / name, tmp_path / "1" / name)
     with ckptfmt.load(tmp_path / "1") as checkpoint, pytest.raises(ckptfmt.ReplacedError) as caught:
-        checkpoint["w"].numpy()  # type: ignore[union-attr]
+        tensor(checkpoint, "w").numpy()
     assert receipts[1].root.hex() in str(caught.value)
 
 
@@ -180,4 +187,4 @@ def test_a_closed_checkpoint_says_so(tmp_path: Path) -> None:
     checkpoint.close()
     checkpoint.close()
     with pytest.raises(ckptfmt.StorageError):
-        checkpoint["w"].numpy()  # type: ignore[union-attr]
+        tensor(checkpoint, "w").numpy()

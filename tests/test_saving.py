@@ -81,7 +81,7 @@ def test_provenance_names_nobody_unless_asked(tmp_path: Path) -> None:
 
 def test_extra_files_travel_along_and_are_covered(tmp_path: Path) -> None:
     (tmp_path / "source.txt").write_bytes(b"from a file" * 1000)
-    extra = {"config.json": b"{}", "notes.txt": tmp_path / "source.txt"}
+    extra: dict[str, bytes | Path] = {"config.json": b"{}", "notes.txt": tmp_path / "source.txt"}
     ckptfmt.save({"w": np.ones(2)}, tmp_path / "c", extra_files=extra)
     assert (tmp_path / "c" / "notes.txt").read_bytes() == b"from a file" * 1000
     (tmp_path / "c" / "config.json").write_bytes(b"[]")
@@ -119,7 +119,7 @@ def test_options_that_are_none_are_refused_before_anything_is_written(options: d
 
 
 def test_a_step_may_be_numpys(tmp_path: Path) -> None:
-    assert ckptfmt.save({}, tmp_path / "c", step=np.int64(5)).step == 5  # type: ignore[arg-type] # an index
+    assert ckptfmt.save({}, tmp_path / "c", step=np.int64(5)).step == 5
 
 
 def test_an_opened_checkpoint_can_be_saved_as_it_is(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ print(peak - before)
 )
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 def test_saving_and_checking_need_little_memory_beside_the_state(codec: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _MEMORY, tmp_path / "c", codec]
+    command = [sys.executable, "-c", _MEMORY, str(tmp_path / "c"), codec]
     environment = {"PYTHONPATH": str(Path(ckptfmt.__file__).parents[1])}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert int(done.stdout) <= 128  # MiB, of a state of 512 MiB
