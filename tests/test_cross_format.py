@@ -174,9 +174,8 @@ def test_training_goes_on_to_the_same_bits_from_a_checkpoint(torch: ModuleType, 
 
 
 def test_uninitialised_parameters_of_an_npz_are_none(tmp_path: Path) -> None:
-    np.savez(
-        tmp_path / "model.npz", **{"l1/W": np.array(None), "l1/b": np.zeros(3, "f4"), "l2/W": np.ones((2, 2))}
-    )
+    members: dict[str, Any] = {"l1/W": np.array(None), "l1/b": np.zeros(3, "f4"), "l2/W": np.ones((2, 2))}
+    np.savez(tmp_path / "model.npz", **members)
     with ckptfmt.read(tmp_path / "model.npz") as checkpoint:
         root = ckptfmt.digest(checkpoint).root
         assert checkpoint["l1/W"] is None

@@ -62,7 +62,7 @@ def test_any_tree_comes_back_with_its_root(
             assert (found.root, found.bag) == (receipt.root, receipt.bag)
 
 
-def state() -> dict:
+def state() -> dict[str, Any]:
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((300, 70)).astype("f4")
     return {
@@ -87,7 +87,8 @@ def test_digests_do_not_depend_on_codec_shards_threads_or_ties(tmp_path: Path) -
 
 
 def test_bytes_do_not_depend_on_threads_or_on_how_they_are_written(tmp_path: Path) -> None:
-    for i, choice in enumerate(({}, {"threads": 1}, {"threads": 5}, {"direct": False})):
+    ways: list[dict[str, Any]] = [{}, {"threads": 1}, {"threads": 5}, {"direct": False}]
+    for i, choice in enumerate(ways):
         ckptfmt.save(state(), tmp_path / str(i), **choice)
     assert len({json.dumps(files(path)) for path in tmp_path.iterdir()}) == 1
 
@@ -123,7 +124,7 @@ def test_bytes_do_not_depend_on_the_process_or_its_hash_seed(tmp_path: Path) -> 
 @pytest.mark.parametrize("codec", ["raw", "planes+zstd"])
 def test_every_type_and_shape_comes_back_bit_for_bit(codec: str, tmp_path: Path) -> None:
     shapes = [(), (0,), (2, 0), (0, 3), (1,), (3,), (5, 3), (2, 3, 4)]
-    state: dict = {}
+    state: dict[str, np.ndarray] = {}
     for name in [*DTYPE_NAMES, "s1", "s7"]:
         for shape in shapes:
             kind = dtype(name)
@@ -131,7 +132,7 @@ def test_every_type_and_shape_comes_back_bit_for_bit(codec: str, tmp_path: Path)
     ckptfmt.save(state, tmp_path / "c", codec=codec)
     with ckptfmt.load(tmp_path / "c", verify="full") as checkpoint:
         for name, array in state.items():
-            found = checkpoint[name].numpy()
+            found = tensor(checkpoint, name).numpy()
             assert found.dtype == array.dtype, name
             assert found.shape == array.shape, name
             assert found.tobytes() == array.tobytes(), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 W = Tensor.of(np.array([[1, 2], [3, 4]], "f4"))
 
-NODES = [
+NODES: list[tuple[Any, str]] = [
     (None, "02f3586215deaf68d97fd6c87bebdb047982b14963850a744dbb73c9fb2310cd"),
     (True, "da5168e8f4fdfb45d2d6542a35d4fdb24ab3f9af53f04ec0a68be5a48faeb99e"),
     (7, "8fa31798ebed330a2c42d1502d9992c9d5a665c771799d4dbf1a35a818693f05"),
@@ -151,7 +151,7 @@ def test_digests_are_those_of_a_second_implementation(tree: Tree) -> None:
 
 
 def test_a_bag_counts_each_path_of_a_shared_container() -> None:
-    inner = {"w": W}
+    inner: Tree = {"w": W}
     once, twice = survey({"a": inner}), survey({"a": inner, "b": inner})
     assert tree_bag(twice, digest_tensor) == derived("ckptfmt 1 bag", slow_tensor(W) * 2)
     assert tree_bag(once, digest_tensor) != tree_bag(twice, digest_tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -122,6 +122,7 @@ def test_what_the_format_cannot_hold_is_refused() -> None:
         plan([TensorSpec(("x" * 5000,), dtype("u8"), (1,))], PlanOptions())
     with pytest.raises(LimitError):
         plan([TensorSpec(("x",), dtype("f64"), (2**53,))], PlanOptions())
-    for bad in ({"codec": "lz4"}, {"shard_size": 0}):
+    wrong: tuple[dict[str, Any], ...] = ({"codec": "lz4"}, {"shard_size": 0})
+    for bad in wrong:
         with pytest.raises(OptionError):
-            PlanOptions(**bad)  # type: ignore[arg-type] # that is the point
+            PlanOptions(**bad)

@@ -42,13 +42,15 @@ def test_a_tree_comes_back_from_its_json(tree: Tree) -> None:
 
 def test_sharing_ties_tags_and_key_order_come_back() -> None:
     weight = Tensor.of(np.zeros(2))
-    inner = {"z": weight, "a": weight}
-    tree = {"one": inner, "two": inner, "own": tagged([1], Tag("some.List", {"x": {"y": None}}))}
+    inner: Tree = {"z": weight, "a": weight}
+    tree: Tree = {"one": inner, "two": inner, "own": tagged([1], Tag("some.List", {"x": {"y": None}}))}
     back = decode_tree(loads(dumps(encode_tree(tree, lambda _: 0))), [weight])
     assert isinstance(back, dict)
-    assert back["one"] is back["two"]
-    assert list(back["one"]) == ["z", "a"]
-    assert back["one"]["z"] is back["one"]["a"] is weight
+    one = back["one"]
+    assert isinstance(one, dict)
+    assert one is back["two"]
+    assert list(one) == ["z", "a"]
+    assert one["z"] is one["a"] is weight
     assert tag_of(back["own"]) == Tag("some.List", {"x": {"y": None}})
 
 

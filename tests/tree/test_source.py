@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -25,10 +25,11 @@ FIXED = settings(max_examples=300, derandomize=True, deadline=None, suppress_hea
 def canonical(array: np.ndarray, kind: DType) -> bytes:
     """Return canonical bytes, element by element."""
     if not kind.packed:
-        return np.ascontiguousarray(array).astype(kind.numpy).tobytes()
+        data: bytes = np.ascontiguousarray(array).astype(kind.numpy).tobytes()
+        return data
     codes = np.ascontiguousarray(array).view(np.uint8).reshape(-1).tolist()
     value = sum((code & ((1 << kind.bits) - 1)) << (i * kind.bits) for i, code in enumerate(codes))
-    return value.to_bytes(kind.nbytes(array.shape), "little")
+    return int(value).to_bytes(kind.nbytes(array.shape), "little")
 
 
 def variants(array: np.ndarray) -> list[np.ndarray]:
@@ -64,12 +65,13 @@ def test_a_box_is_what_numpy_slices(data: st.DataObject) -> None:
     kind, shape = data.draw(dtypes()), data.draw(shapes())
     array = data.draw(arrays(kind, shape))
     box = data.draw(boxes(shape))
-    index = tuple(slice(o, o + n) for o, n in zip(box.offset, box.shape, strict=True))
+    slices = [slice(o, o + n) for o, n in zip(box.offset, box.shape, strict=True)]
+    index: tuple[Any, ...] = (*slices, ...)
     source = BytesSource(memoryview(bytearray(canonical(array, kind))))
     found = read_box(source, kind, shape, box)
     assert found.dtype == kind.numpy
     assert found.shape == box.shape
-    assert found.tobytes() == np.ascontiguousarray(array[(*index, ...)]).tobytes()
+    assert found.tobytes() == np.ascontiguousarray(array[index]).tobytes()
 
 
 def test_slabs_of_large_boxes_are_put_together() -> None:
