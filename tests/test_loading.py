@@ -16,6 +16,7 @@ from ckptfmt.parallel import rowsource
 from ckptfmt.testing.strategies import boxes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ckptfmt.tree.paths import Key
