@@ -145,12 +145,12 @@ def test_a_set_may_hold_one_nan(tmp_path: Path) -> None:
         assert len(checkpoint.tree) == 5  # type: ignore[arg-type] # a set
 
 
-@pytest.mark.parametrize(
-    "node", [Strings((3,), ("a",)), Strings((2,), ("a", b"b")), Strings((1,), (1,))], ids=repr
-)  # type: ignore[arg-type]
-def test_strings_that_do_not_fill_their_shape_are_refused_with_their_path(node: Strings) -> None:
+@pytest.mark.parametrize(("shape", "values"), [((3,), ("a",)), ((2,), ("a", b"b")), ((1,), (1,))], ids=repr)
+def test_strings_that_do_not_fill_their_shape_are_refused_with_their_path(
+    shape: tuple[int, ...], values: tuple
+) -> None:
     with pytest.raises(TreeError, match="at x"):
-        as_tree({"x": node})
+        as_tree({"x": Strings(shape, values)})
 
 
 def test_an_attribute_that_holds_tensors_is_a_loss(tmp_path: Path) -> None:
