@@ -17,7 +17,7 @@ from ckptfmt.format.codecs import encode_chunk, plane_width
 from ckptfmt.format.constants import ALIGNMENT, CHUNK, DIGEST
 from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.planning import chunk_count
-from ckptfmt.parallel.spans import SPAN, Span, spans
+from ckptfmt.parallel.spans import SPAN, Piece, Span, spans
 from ckptfmt.storage.files import aligned_buffer
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ DEFAULT_THREADS = 4
 DIRECT_FROM = 8 << 20
 """Bytes from which a shard is written past the page cache."""
 _BUFFER = SPAN + CHUNK + 2 * ALIGNMENT
-_APPEND = 8 << 20
+_APPEND = 4 << 20
+_CODED_AHEAD = 32 << 20
+"""Bytes of a coded shard that are on their way: results wait in memory for those before them."""
 
 
 def default_threads() -> int:
@@ -144,7 +146,7 @@ def write_data(
         _run_all(pool, writer.raw_jobs(), 4 * threads)
         for index, shard in enumerate(plan.shards):
             if shard.coded:
-                writer.append_coded(pool, index, 2 * threads)
+                writer.append_coded(pool, index)
     written.digests = [
         tensor_digest(row.dtype.name, row.shape, bytes(chunks))
         for row, chunks in zip(plan.rows, written.chunks, strict=True)
@@ -216,7 +218,7 @@ class _Writer:
             place = end
         return place
 
-    def append_coded(self, pool: ThreadPoolExecutor, index: int, ahead: int) -> None:
+    def append_coded(self, pool: ThreadPoolExecutor, index: int) -> None:
         """Code the chunks of a shard with all threads and append them in order."""
         shard = self._plan.shards[index]
         for ordinal in shard.rows:
@@ -224,11 +226,14 @@ class _Writer:
             self._written.lengths[ordinal] = [0] * chunk_count(self._plan.rows[ordinal].nbytes)
         output = _Appender(self._written.files[index], shard.header_size)
         waiting: deque[Future[list[bytes]]] = deque()
+        sizes: deque[int] = deque()
         try:
             for span in spans(self._plan, index):
-                waiting.append(pool.submit(self._encode_span, span))
-                if len(waiting) >= ahead:
+                while waiting and sum(sizes) + span.size > _CODED_AHEAD:
+                    sizes.popleft()
                     output.add(waiting.popleft().result())
+                sizes.append(span.size)
+                waiting.append(pool.submit(self._encode_span, span))
             while waiting:
                 output.add(waiting.popleft().result())
         except BaseException:
@@ -237,17 +242,16 @@ class _Writer:
         output.flush()
 
     def _encode_span(self, span: Span) -> list[bytes]:
-        buffer = self._buffer()
-        self._fill(span, buffer, 0)
-        stored, place = [], 0
-        for ordinal, chunk, start, stop in span.pieces:
-            piece = buffer[place : place + stop - start]
-            stored.append(self._encode(self._plan.rows[ordinal], ordinal, chunk, piece))
-            place += stop - start
+        stored = [self._encode(piece) for piece in span.pieces]
         self._progress.add(span.size)
         return stored
 
-    def _encode(self, row: Row, ordinal: int, chunk: int, piece: memoryview) -> bytes:
+    def _encode(self, place: Piece) -> bytes:
+        ordinal, chunk, start, stop = place
+        row: Row = self._plan.rows[ordinal]
+        piece = self._buffer()[: stop - start]
+        self._tensors[ordinal].source.readinto(start, piece)
+        self._written.chunks[ordinal][chunk * DIGEST : (chunk + 1) * DIGEST] = chunk_digest(piece)
         data = encode_chunk(row.codec, piece, plane_width(row.dtype.name), level=self._level)
         data = bytes(data)  # the buffer is used again
         self._written.stored[ordinal][chunk * DIGEST : (chunk + 1) * DIGEST] = chunk_digest(data)
