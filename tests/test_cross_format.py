@@ -188,3 +188,14 @@ def test_uninitialised_parameters_of_an_npz_are_none(tmp_path: Path) -> None:
 
 def test_an_ordered_dict_has_the_root_of_a_dict() -> None:
     assert ckptfmt.digest(collections.OrderedDict(a=1, b=2)).root == ckptfmt.digest({"b": 2, "a": 1}).root
+
+
+def test_paths_checkpoints_and_values_are_digested_and_compared_alike(tmp_path: Path) -> None:
+    state = plain()
+    receipt = ckptfmt.save(state, tmp_path / "a")
+    np.savez(tmp_path / "a.npz", **state)  # type: ignore[arg-type] # arrays all
+    for value in (tmp_path / "a", str(tmp_path / "a.npz"), state):
+        assert ckptfmt.digest(value).root == receipt.root
+        assert ckptfmt.compare(value, state).equal
+    with pytest.raises(ckptfmt.NotFoundError):
+        ckptfmt.digest("no such path")

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ckptfmt.format.digests import node_digest
-from ckptfmt.registry import adapt
-from ckptfmt.tree.capture import as_tree
-from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.nodes import Composite, Opaque, Strings
 from ckptfmt.tree.paths import display, encode_key
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import children
 from ckptfmt.verify.numeric import Difference, difference, merged
+from ckptfmt.verify.opening import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +91,8 @@ def compare(a: object, b: object, *, progress: Callable[[int, int], None] | None
 
     Parameters
     ----------
-    a, b : Checkpoint or object
+    a, b : str, os.PathLike, Checkpoint or object
+        Paths of checkpoints of any format, opened ones, or values that `save` takes.
     progress : callable, optional
         Called with the number of leaves done and 0 (their number is not known before).
 
@@ -105,15 +104,12 @@ def compare(a: object, b: object, *, progress: Callable[[int, int], None] | None
         A value cannot be kept.
     """
     entries = []
-    for entry in _pairs(_tree(a), _tree(b), ()):
-        entries.append(entry)
-        if progress is not None:
-            progress(len(entries), 0)
+    with tree_of(a) as one, tree_of(b) as other:
+        for entry in _pairs(one, other, ()):
+            entries.append(entry)
+            if progress is not None:
+                progress(len(entries), 0)
     return Comparison(tuple(entries))
-
-
-def _tree(value: object) -> Tree:
-    return value.tree if isinstance(value, Checkpoint) else as_tree(value, adapt=adapt)[0]
 
 
 def _pairs(a: Tree, b: Tree, path: Path) -> Iterator[Entry]:

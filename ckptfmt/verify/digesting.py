@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.format.digests import digest_tensor, root_digest, tree_bag
 from ckptfmt.parallel.pipeline import Progress, default_threads
-from ckptfmt.registry import adapt
-from ckptfmt.tree.capture import as_tree
-from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.paths import display
 from ckptfmt.tree.walk import survey, tensors
+from ckptfmt.verify.opening import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +50,9 @@ def digest(
 
     Parameters
     ----------
-    tree : Checkpoint or object
-        An opened checkpoint of any format (its tensors are read), or nested containers with arrays.
+    tree : str, os.PathLike, Checkpoint or object
+        The path of a checkpoint of any format, an opened one, or nested containers with arrays. All tensors
+        are read.
     threads : int, optional
     progress : callable, optional
         Called with bytes done and bytes in all.
@@ -65,8 +64,8 @@ def digest(
     FormatError, StorageError
         A tensor cannot be read, or is not what its checkpoint says.
     """
-    captured = tree.tree if isinstance(tree, Checkpoint) else as_tree(tree, adapt=adapt)[0]
-    return tree_digests(captured, threads=threads, progress=progress)
+    with tree_of(tree) as opened:
+        return tree_digests(opened, threads=threads, progress=progress)
 
 
 def tree_digests(
