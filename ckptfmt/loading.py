@@ -57,7 +57,8 @@ def load(
         Globs of displayed paths; the rest is left out of the tree.
     into : object, optional
         Nested dicts and lists of writable numpy arrays, of the shape of the tree or part of it: each is
-        filled with the tensor at its path, and takes its place in the result. Nothing is cast or broadcast.
+        filled with the tensor at its path, and takes its place in the result (of arrays for tied tensors, the
+        last takes the place of all). Nothing is cast or broadcast.
     threads : int, optional
         For ``verify="full"``.
     progress : callable, optional
@@ -66,7 +67,8 @@ def load(
     Returns
     -------
     Checkpoint
-        A context manager; arrays taken from it outlive it.
+        A context manager; arrays taken from it outlive it. They are writable; what is written to one never
+        reaches the file, but shows in what is read of the same checkpoint afterwards where bytes are mapped.
 
     Raises
     ------

@@ -96,8 +96,12 @@ class Directory:
         return str(Path(self.path, name))
 
     def names(self) -> list[str]:
-        """Return the names of all entries, sorted."""
-        return sorted(os.listdir(self.path if self.fd is None else self.fd))  # noqa: PTH208 (by descriptor)
+        """Return the names of all entries, sorted; StorageError if they cannot be listed."""
+        try:
+            return sorted(os.listdir(self.path if self.fd is None else self.fd))  # noqa: PTH208 (by descriptor)
+        except OSError as error:
+            message = f"could not be listed: {error.strerror}"
+            raise StorageError(message, file=self.path, errno=error.errno) from error
 
     def status(self, name: str) -> os.stat_result | None:
         """Return the status of an entry itself (links are not followed), or None if there is none."""
