@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass
-from types import EllipsisType
 from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import EllipsisType
 
 __all__ = ["Box", "Index", "box_of_index"]
 
@@ -74,26 +74,13 @@ def box_of_index(index: Index, shape: Sequence[int]) -> tuple[Box, tuple[int, ..
     ------
     IndexError
         Too many indices, or one out of range.
+    TypeError
+        An index of another kind, such as an array, a bool or None: take a box and index it in memory.
     ValueError
         A slice with a step other than 1.
     """
-    parts = index if isinstance(index, tuple) else (index,)
-    if sum(part is Ellipsis for part in parts) > 1:
-        message = "an index can only have a single ellipsis"
-        raise IndexError(message)
-    given = len(parts) - sum(part is Ellipsis for part in parts)
-    if given > len(shape):
-        message = f"too many indices: {given} for a tensor of {len(shape)} dimensions"
-        raise IndexError(message)
-    filler: tuple[slice, ...] = (slice(None),) * (len(shape) - given)
-    full: list[SupportsIndex | slice] = []
-    for part in parts if Ellipsis in parts else (*parts, ...):
-        if isinstance(part, EllipsisType):
-            full += filler
-        else:
-            full.append(part)
     offset, extent, result = [], [], []
-    for part, length in zip(full, shape, strict=True):
+    for part, length in zip(_full_index(index, len(shape)), shape, strict=True):
         if isinstance(part, slice):
             start, stop, step = part.indices(length)
             if step != 1:
@@ -102,11 +89,39 @@ def box_of_index(index: Index, shape: Sequence[int]) -> tuple[Box, tuple[int, ..
             count = max(0, stop - start)
             result.append(count)
         else:
-            start, count = operator.index(part), 1
-            start += length if start < 0 else 0
+            start, count = part + (length if part < 0 else 0), 1
             if not 0 <= start < length:
-                message = f"index {operator.index(part)} is out of range for a dimension of {length}"
-                raise IndexError(message)
+                raise IndexError(f"index {part} is out of range for a dimension of {length}")
         offset.append(start)
         extent.append(count)
     return Box(tuple(offset), tuple(extent)), tuple(result)
+
+
+def _full_index(index: Index, ndim: int) -> list[int | slice]:
+    """Return an integer or slice for each dimension."""
+    parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
+    dots = sum(part is None for part in parts)
+    if dots > 1:
+        message = "an index can only have a single ellipsis"
+        raise IndexError(message)
+    given = len(parts) - dots
+    if given > ndim:
+        message = f"too many indices: {given} for a tensor of {ndim} dimensions"
+        raise IndexError(message)
+    at = parts.index(None) if dots else given
+    filler: list[int | slice | None] = [slice(None)] * (ndim - given)
+    return [part for part in (*parts[:at], *filler, *parts[at:]) if part is not None]
+
+
+def _part(part: SupportsIndex | slice | EllipsisType) -> int | slice | None:
+    """Return one index, checked; None for ``...``."""
+    if part is ...:
+        return None
+    if isinstance(part, slice):
+        return part
+    try:
+        if not isinstance(part, bool):
+            return operator.index(part)
+    except TypeError:
+        pass
+    raise TypeError(f"a tensor is indexed by integers, slices and ..., not by {type(part).__name__}")

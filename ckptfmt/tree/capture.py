@@ -275,7 +275,8 @@ class _Capture:
         except Exception as error:
             message = f"a {_class_path(type(value))} cannot be kept at {display(path) or 'the root'}: {error}"
             raise TreeError(message) from error
-        if not isinstance(recipe, tuple):
+        if not isinstance(recipe, tuple):  # the name of a global
+            self._tell_opaque(f"{type(value).__module__}.{recipe}", path)
             return Opaque(f"{type(value).__module__}.{recipe}", {})
         self._tell_opaque(_class_path(type(value)), path)
         return self._from_recipe(recipe, path)

@@ -150,6 +150,9 @@ class Tensor:
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:  # noqa: FBT001 - numpy's protocol
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                message = f"elements of {self.dtype} cannot be had as {dtype} without a copy"
+                raise ValueError(message)
             return array.astype(dtype)
         return array.copy() if copy else array
 
