@@ -206,7 +206,7 @@ def _check_foreign(
 ) -> tuple[Report, Tree | None]:
     try:
         checkpoint = stack.enter_context(read_foreign(path, kind))
-        digests = tree_digests(checkpoint.tree, threads=threads, progress=progress)
+        digests = tree_digests(checkpoint.tree, threads=threads, progress=progress, paths=False)
     except FormatError as error:
         return _failed(path, kind, error), None
     places = survey(checkpoint.tree)

@@ -73,8 +73,13 @@ def tree_digests(
     *,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    paths: bool = True,
 ) -> Digests:
-    """Return the digests of a tree; tied tensors are read once."""
+    """Return the digests of a tree; tied tensors are read once.
+
+    Without `paths`, `tensors` stays empty: listing them takes time and memory for each path through a shared
+    container, of which a small file can have millions.
+    """
     places = survey(tree)
     unique = {_key(place.tensor): place.tensor for place in places}
     counter = Progress(progress, sum(tensor.nbytes for tensor in unique.values()))
@@ -90,7 +95,7 @@ def tree_digests(
     def of(tensor: Tensor) -> bytes:
         return done[_key(tensor)]
 
-    by_path = {display(path): of(tensor) for path, tensor in tensors(tree)}
+    by_path = {display(path): of(tensor) for path, tensor in tensors(tree)} if paths else {}
     return Digests(root_digest(tree, of), tree_bag(places, of), by_path)
 
 
