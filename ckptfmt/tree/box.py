@@ -10,6 +10,8 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import EllipsisType
@@ -120,7 +122,7 @@ def _part(part: SupportsIndex | slice | EllipsisType) -> int | slice | None:
     if isinstance(part, slice):
         return part
     try:
-        if not isinstance(part, bool):
+        if not isinstance(part, bool | np.bool_):
             return operator.index(part)
     except TypeError:
         pass
