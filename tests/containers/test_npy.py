@@ -22,7 +22,7 @@ from ckptfmt.containers.npy.objects import NONE_PICKLE
 from ckptfmt.containers.npy.values import node_of
 from ckptfmt.errors import FormatError, LimitError, TruncatedError, UnsupportedVersionError
 from ckptfmt.storage.reader import FileReader, MemoryReader
-from ckptfmt.tree.capture import numpy_node
+from ckptfmt.tree.arrays import numpy_node
 from ckptfmt.tree.nodes import Composite, Strings
 from ckptfmt.tree.tensor import Tensor
 
