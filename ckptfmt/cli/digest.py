@@ -38,7 +38,7 @@ def digest_paths(
     code = Exit.OK
     for path in paths:
         try:
-            digests = _digests(path)
+            digests = _digests(path, tensors=tensors)
         except CkptError as error:
             if len(paths) == 1:
                 raise
@@ -55,9 +55,9 @@ def digest_paths(
     return Result({"digests": document}, tuple(lines), code, notes=tuple(notes))
 
 
-def _digests(path: str) -> "Digests":
+def _digests(path: str, *, tensors: bool) -> "Digests":
     from ckptfmt.conversion import read
     from ckptfmt.verify.digesting import digest
 
     with read(path) as checkpoint, progress_bar("reading") as progress:
-        return digest(checkpoint, progress=progress)
+        return digest(checkpoint, progress=progress, paths=tensors)

@@ -45,6 +45,7 @@ def digest(
     *,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    paths: bool = True,
 ) -> Digests:
     """Return the digests of a checkpoint or of any Python value that `save` takes.
 
@@ -56,6 +57,9 @@ def digest(
     threads : int, optional
     progress : callable, optional
         Called with bytes done and bytes in all.
+    paths : bool
+        Whether `tensors` is filled: that takes time and memory for each path through a shared container, of
+        which a small file can have millions.
 
     Raises
     ------
@@ -65,7 +69,7 @@ def digest(
         A tensor cannot be read, or is not what its checkpoint says.
     """
     with tree_of(tree) as opened:
-        return tree_digests(opened, threads=threads, progress=progress)
+        return tree_digests(opened, threads=threads, progress=progress, paths=paths)
 
 
 def tree_digests(
@@ -75,11 +79,7 @@ def tree_digests(
     progress: Callable[[int, int], None] | None = None,
     paths: bool = True,
 ) -> Digests:
-    """Return the digests of a tree; tied tensors are read once.
-
-    Without `paths`, `tensors` stays empty: listing them takes time and memory for each path through a shared
-    container, of which a small file can have millions.
-    """
+    """Return the digests of a tree, as `digest`; tied tensors are read once."""
     places = survey(tree)
     unique = {_key(place.tensor): place.tensor for place in places}
     counter = Progress(progress, sum(tensor.nbytes for tensor in unique.values()))
