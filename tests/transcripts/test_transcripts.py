@@ -43,6 +43,6 @@ def test_a_transcript_is_what_the_program_prints(
         code = invoke(arguments)
         captured = capsys.readouterr()
         got = captured.out + captured.err + (f"[exit code {code}]\n" if code else "")
-        got = got.replace(str(stage), "/work")
+        got = got.replace(str(stage), "/place")
         matches = doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS)
         assert matches, f"$ {command}\n{got}"
