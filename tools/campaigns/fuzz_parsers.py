@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.fuzz.loop import Fuzzer, bound_memory
+from tools.fuzz.loop import Fuzzer, bounded_memory
 from tools.fuzz.targets import TARGETS
 
 
@@ -39,8 +39,8 @@ def main() -> int:
         here.mkdir(parents=True, exist_ok=True)
         os.chdir(here)
         fuzzer = Fuzzer(TARGETS[name], here, options.seed)
-        bound_memory()
-        fuzzer.run(options.seconds)
+        with bounded_memory():
+            fuzzer.run(options.seconds)
         outcomes = ", ".join(f"{kind} {count}" for kind, count in sorted(fuzzer.outcomes.items()))
         print(
             f"{name}: {fuzzer.executions} inputs, {fuzzer.lines} lines, seed {options.seed}: {outcomes}",

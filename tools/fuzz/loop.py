@@ -1,7 +1,8 @@
 """The run: pick an input, change it, feed it under limits, keep it if it reached new lines.
 
-Coverage is of lines of the package, by a trace function; every input has five seconds and 256 MiB more
-than the process has already. Findings are written to files and end nothing.
+Coverage is of lines of the package, by a trace function; every input has five seconds of processor time (a
+minute if it waits) and 256 MiB more than the process has already. Findings are written to files and end
+nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,16 +25,17 @@ from tools.fuzz.mutation import mutate, mutate_json
 from tools.fuzz.targets import SENTINEL, corpus, fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from tools.fuzz.targets import Target
 
     TraceFunction = Callable[[FrameType, str, object], object]
 
-__all__ = ["Fuzzer", "limited", "replay"]
+__all__ = ["Fuzzer", "TooSlowError", "bounded_memory", "limited", "replay"]
 
 _SECONDS = 5.0
+_WAIT = 60.0  # by the clock, which runs on while a busy machine runs something else
 _MEMORY = 256 << 20
 _PACKAGE = str(Path(ckptfmt.__file__).parent) + os.sep
 
@@ -41,7 +44,7 @@ class TooSlowError(Exception):
     """An input took longer than it may."""
 
 
-def limited(target: Target, data: bytes, place: Path) -> str:
+def limited(target: Target, data: bytes, place: Path, *, seconds: float = _SECONDS) -> str:
     """Feed one input under the limits; return "read" or the kind of the error.
 
     Raises
@@ -49,22 +52,33 @@ def limited(target: Target, data: bytes, place: Path) -> str:
     Exception
         Anything but a `CkptError` is a finding.
     """
-
-    def late(_: int, __: FrameType | None) -> None:
-        raise TooSlowError(f"longer than {_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
     try:
-        target.run(data, place)
+        with _bounded_time(seconds):
+            target.run(data, place)
     except CkptError as error:
         return error.kind
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     if Path(SENTINEL).exists() or (place / SENTINEL).exists():
         raise AssertionError("an input was executed")
     return "read"
+
+
+@contextmanager
+def _bounded_time(seconds: float) -> Iterator[None]:
+    """Raise TooSlowError in what takes longer."""
+
+    def late(number: int, _: FrameType | None) -> None:
+        raise TooSlowError(f"{signal.Signals(number).name}: longer than {seconds} s, or {_WAIT} s of waiting")
+
+    timers = ((signal.ITIMER_PROF, signal.SIGPROF, seconds), (signal.ITIMER_REAL, signal.SIGALRM, _WAIT))
+    before = [signal.signal(number, late) for _, number, _ in timers]
+    try:
+        for timer, _, limit in timers:
+            signal.setitimer(timer, limit)
+        yield
+    finally:
+        for (timer, number, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
 
 
 def changed(target: Target, data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
@@ -74,12 +88,20 @@ def changed(target: Target, data: bytes, rng: random.Random, pool: Sequence[byte
     return mutate_json(data, rng, pool, end=target.end)
 
 
-def bound_memory() -> None:
-    """Let the process have 256 MiB of data more than it has now."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            most = int(line.split()[1]) * 1024 + _MEMORY
-            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+@contextmanager
+def bounded_memory(most: int = _MEMORY) -> Iterator[None]:
+    """Let the process have so many bytes of data more than it has now; Linux only."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        yield
+        return
+    (now,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (int(now) * 1024 + most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @dataclass
@@ -161,7 +183,7 @@ class Fuzzer:
         self.findings.append(path)
 
 
-def replay(target: Target, place: Path, *, mutations: int, seed: int = 0) -> Iterable[tuple[bytes, str]]:
+def replay(target: Target, place: Path, *, mutations: int, seed: int = 0) -> Iterator[tuple[bytes, str]]:
     """Feed seeds, corpus and some mutations; yield each input and what became of it."""
     rng = random.Random(seed)  # noqa: S311 - no secrets here
     pool = [*target.seeds(fresh(place / "seeds")), *corpus(target.name)]
