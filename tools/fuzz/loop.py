@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 
 import ckptfmt
 from ckptfmt.errors import CkptError
-from tools.fuzz.mutation import mutate, mutate_json
 from tools.fuzz.targets import SENTINEL, corpus, fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from tools.fuzz.targets import Target
@@ -81,13 +80,6 @@ def _bounded_time(seconds: float) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def changed(target: Target, data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
-    """Return a changed input for a target."""
-    if target.end is None:
-        return mutate(data, rng, pool)
-    return mutate_json(data, rng, pool, end=target.end)
-
-
 @contextmanager
 def bounded_memory(most: int = _MEMORY) -> Iterator[None]:
     """Let the process have so many bytes of data more than it has now; Linux only."""
@@ -137,10 +129,11 @@ class Fuzzer:
         pool = [*self.target.seeds(fresh(self.place / "seeds")), *corpus(self.target.name)]
         for data in pool:
             self._feed(data, work)
+        given = list(pool)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            recent = pool[-50:] if rng.random() < 0.3 else pool
-            data = changed(self.target, rng.choice(recent), rng, pool)
+            chosen = rng.choice((given, pool, pool[-50:]))
+            data = self.target.change(rng.choice(chosen), rng, pool)
             if self._feed(data, work):
                 pool.append(data)
 
@@ -188,5 +181,5 @@ def replay(target: Target, place: Path, *, mutations: int, seed: int = 0) -> Ite
     rng = random.Random(seed)  # noqa: S311 - no secrets here
     pool = [*target.seeds(fresh(place / "seeds")), *corpus(target.name)]
     work = fresh(place / "work")
-    for data in [*pool, *(changed(target, rng.choice(pool), rng, pool) for _ in range(mutations))]:
+    for data in [*pool, *(target.change(rng.choice(pool), rng, pool) for _ in range(mutations))]:
         yield data, limited(target, data, work)

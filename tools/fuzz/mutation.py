@@ -206,6 +206,8 @@ def _changed(document: object, other: object, rng: random.Random) -> object:
         key = rng.choice([*place, "new"])
         if rng.random() < 0.3:
             place.pop(key, None)
+        elif rng.random() < 0.5 and key in place:
+            place[key] = _near(place[key], rng)
         else:
             place[key] = new
     return document
@@ -230,10 +232,22 @@ def _near(value: object, rng: random.Random) -> object:
     """Return a value of the same kind, a little different."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value + rng.choice((-1, 1, 4096, -4096, 2**32))
+    if isinstance(value, str) and value.startswith(("{", "[")) and rng.random() < 0.9:
+        return _within(value, rng)
     if isinstance(value, str) and value:
         at = rng.randrange(len(value))
         return value[:at] + rng.choice("0af/.#\u0000é") + value[at + 1 :]
     return value
+
+
+def _within(text: str, rng: random.Random) -> str:
+    """Change a document that is the text of a string, such as a structure note in metadata."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return text[1:]
+    changed = _changed(document, document, rng)
+    return json.dumps(changed, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _containers(value: object) -> list[list[object] | dict[str, object]]:

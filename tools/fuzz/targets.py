@@ -7,10 +7,12 @@ pickles that would create the file `SENTINEL`.
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -18,26 +20,45 @@ import ckptfmt
 from ckptfmt.containers.pickle.interpreter import interpret
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.containers.zip.writer import ZipWriter
-from ckptfmt.format.manifest import decode_manifest
+from ckptfmt.errors import FormatError, LimitError
 from ckptfmt.format.sealed import seal
-from ckptfmt.frameworks.pytorch.reader import read_zip
+from ckptfmt.registry import read_foreign
 from ckptfmt.storage.reader import MemoryReader
 from ckptfmt.tree.canonical import dumps, loads, parse
 from ckptfmt.tree.document import decode_tree, encode_tree
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import survey, tensors
-from ckptfmt.verify.digesting import tree_digests
+from tools.fuzz.mutation import mutate, mutate_json
+from tools.fuzz.oracles import (
+    equal_to_numpy,
+    equal_to_safetensors,
+    equal_to_zipfile,
+    native_alike,
+    reads_alike,
+)
+from tools.fuzz.structure import mutate_npy, mutate_pickle, mutate_safetensors, mutate_zip
+from tools.make_vectors.parts import other_tree
+from tools.make_vectors.writer import Files, draft
+from tools.make_vectors.writer import Tensor as SpecTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ckptfmt.tree.nodes import Tree
+    import random
+    from collections.abc import Callable, Sequence
 
 __all__ = ["SENTINEL", "TARGETS", "Target", "corpus"]
 
 SENTINEL = "fuzz-was-executed"
-CORPUS = Path(__file__).resolve().parents[2] / "tests" / "corpus"
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = ROOT / "tests" / "corpus"
 _MANIFEST_TAIL = 75
+_MOST_SHARED = 12  # each can double a tree
+_TENSORS = (
+    SpecTensor("f32", (2, 3), bytes(range(24))),
+    SpecTensor("u4", (3,), b"\x21\x03"),
+    SpecTensor("f64", (2, 0), b""),
+    SpecTensor("bool", (), b"\1"),
+    SpecTensor("i64", (4097,), bytes(8 * 4097)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +72,25 @@ class Target:
         Makes the first inputs in an empty directory.
     run : callable
         Feeds one input; may write in the directory given.
-    end : bytes
-        What completes an input to a JSON document that is changed as such; None for bytes.
+    change : callable
+        Returns a changed input, given the random numbers to use and other inputs to take pieces from.
     """
 
     name: str
     seeds: Callable[[Path], list[bytes]]
     run: Callable[[bytes, Path], None]
-    end: bytes | None = None
+    change: Callable[[bytes, random.Random, Sequence[bytes]], bytes] = mutate
+
+
+def _as_json(end: bytes) -> Callable[[bytes, random.Random, Sequence[bytes]], bytes]:
+    """Return what changes inputs as JSON documents that `end` completes."""
+    return partial(mutate_json, end=end)
 
 
 def corpus(name: str) -> list[bytes]:
     """Return the kept inputs of a target, sorted by file name."""
     folder = CORPUS / name
     return [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
-
-
-def _read_all(tree: Tree) -> None:
-    """Read every tensor twice; the digests must agree."""
-    survey(tree)
-    if tree_digests(tree, threads=1) != tree_digests(tree, threads=1):
-        raise AssertionError("an input that was read is not the same when read again")
 
 
 def state() -> dict[object, object]:
@@ -112,11 +131,28 @@ def _zip_seeds(place: Path) -> list[bytes]:
 
 def _zip(data: bytes, _: Path) -> None:
     archive = ZipArchive(MemoryReader(data))
+    members = {}
     for name in archive.entries:
         member = archive.open(name)
-        if member.read(0, member.size) != member.read(0, member.size):
+        members[name] = bytes(member.read(0, member.size))
+        if member.read(0, member.size) != members[name]:
             raise AssertionError(name)
     archive.findings()
+    equal_to_zipfile(data, members)
+
+
+def _file_target(suffix: str, kind: str) -> Callable[[bytes, Path], None]:
+    def run(data: bytes, place: Path) -> None:
+        path = place / f"input{suffix}"
+        path.write_bytes(data)
+        reads_alike(lambda: read_foreign(path, kind), place, data)
+
+    return run
+
+
+_torch = _file_target(".pt", "torch")
+_npz = _file_target(".npz", "npz")
+_safetensors_file = _file_target(".safetensors", "safetensors")
 
 
 _EVIL = (
@@ -153,11 +189,6 @@ def _torch_seeds(place: Path) -> list[bytes]:
     return [_written(state(), place / "seed.pt"), _written({"w": np.zeros(3)}, place / "small.pt")]
 
 
-def _torch(data: bytes, _: Path) -> None:
-    tree, _findings = read_zip(MemoryReader(data))
-    _read_all(tree)
-
-
 def _torch_pickle_seeds(place: Path) -> list[bytes]:
     made = []
     for data in _torch_seeds(place):
@@ -168,21 +199,9 @@ def _torch_pickle_seeds(place: Path) -> list[bytes]:
     return [*made, *_EVIL]
 
 
-def _torch_pickle(data: bytes, _: Path) -> None:
+def _torch_pickle(data: bytes, place: Path) -> None:
     storages = {f"archive/data/{key}": bytes(range(64)) for key in range(8)}
-    _torch(_archive({"archive/data.pkl": data, "archive/version": b"3\n", **storages}), Path())
-
-
-def _file_target(suffix: str, kind: str) -> Callable[[bytes, Path], None]:
-    from ckptfmt.registry import read_foreign
-
-    def run(data: bytes, place: Path) -> None:
-        path = place / f"input{suffix}"
-        path.write_bytes(data)
-        with read_foreign(path, kind) as checkpoint:
-            _read_all(checkpoint.tree)
-
-    return run
+    _torch(_archive({"archive/data.pkl": data, "archive/version": b"3\n", **storages}), place)
 
 
 def _npz_seeds(place: Path) -> list[bytes]:
@@ -211,12 +230,19 @@ def _npy_seeds(place: Path) -> list[bytes]:
 
 
 def _npy(data: bytes, place: Path) -> None:
-    _file_target(".npz", "npz")(_archive({"a.npy": data}), place)
+    _npz(_archive({"a.npy": data}), place)
+    with read_foreign(place / "input.npz", "npz") as checkpoint:
+        equal_to_numpy(data, cast("dict", checkpoint.tree)["a"])
 
 
 def _safetensors_seeds(place: Path) -> list[bytes]:
     plain = {"w": np.arange(6, dtype="f4"), "h": np.ones((2, 2), "f2")}
     return [_written(state(), place / "seed.safetensors"), _written(plain, place / "plain.safetensors")]
+
+
+def _safetensors(data: bytes, place: Path) -> None:
+    _safetensors_file(data, place)
+    equal_to_safetensors(data)
 
 
 def _index_seeds(place: Path) -> list[bytes]:
@@ -238,8 +264,7 @@ def _sharded(place: Path) -> Path:
 def _index(data: bytes, place: Path) -> None:
     folder = _sharded(place)
     (folder / "model.safetensors.index.json").write_bytes(data)
-    with ckptfmt.read(folder) as checkpoint:
-        _read_all(checkpoint.tree)
+    reads_alike(lambda: ckptfmt.read(folder), place, data)
 
 
 def _native(place: Path) -> Path:
@@ -264,12 +289,54 @@ def _resealed(body: bytes) -> bytes:
 
 
 def _manifest(data: bytes, place: Path) -> None:
-    decode_manifest(_resealed(data))
     folder = _native(place)
     (folder / "manifest.json").write_bytes(_resealed(data))
-    report = ckptfmt.check(folder)
-    if report.ok:
-        ckptfmt.load(folder, verify="full").close()
+    native_alike(folder)
+
+
+def _checkpoint_seeds(_: Path) -> list[bytes]:
+    manifests = sorted((ROOT / "spec" / "vectors" / "valid").rglob("manifest.json"))
+    found = [json.dumps(json.loads(path.read_bytes())["tree"]).encode() for path in manifests]
+    return [data for data in found if len(data) < 3000]
+
+
+def _checkpoint(data: bytes, place: Path) -> None:
+    """A tree of any form in a checkpoint whose digests are right, where the second writer can make one."""
+    folder = fresh(place / "checkpoint")
+    for name, content in _with_tree(data).items():
+        (folder / name).write_bytes(content)
+    native_alike(folder)
+
+
+def _with_tree(data: bytes) -> Files:
+    """Return the files of a checkpoint of a tree; where that cannot be, of another with it put in."""
+    try:
+        tree = json.loads(data)
+    except ValueError as error:
+        raise FormatError(str(error)) from None
+    try:
+        if data.count(b'"shared"') > _MOST_SHARED:
+            raise LimitError("a tree that the second writer could take long for")
+        return draft(_with_tensors(tree)).seal()
+    except Exception:  # noqa: BLE001 - it checks nothing, and falls over what is not as it must be
+        return _put_in(tree)
+
+
+def _put_in(tree: object) -> Files:
+    try:
+        return other_tree(tree)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"no JSON: {error}") from None
+
+
+def _with_tensors(form: object) -> object:
+    """Return a form with one of a few tensors in place of each ordinal."""
+    match form:
+        case ["tensor", int(ordinal)] if 0 <= ordinal < 100 and ordinal is not True and ordinal is not False:
+            return _TENSORS[ordinal % len(_TENSORS)]
+        case [*items]:
+            return [_with_tensors(item) for item in items]
+    return form
 
 
 def _shard_seeds(place: Path) -> list[bytes]:
@@ -334,19 +401,20 @@ def _json(data: bytes, _: Path) -> None:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("zip", _zip_seeds, _zip),
-        Target("pickle", _pickle_seeds, _pickle),
-        Target("torch", _torch_seeds, _torch),
-        Target("torch-pickle", _torch_pickle_seeds, _torch_pickle),
-        Target("npy", _npy_seeds, _npy),
-        Target("npz", _npz_seeds, _file_target(".npz", "npz")),
-        Target("safetensors", _safetensors_seeds, _file_target(".safetensors", "safetensors")),
-        Target("safetensors-index", _index_seeds, _index, b""),
-        Target("manifest", _manifest_seeds, _manifest, b"}"),
+        Target("zip", _zip_seeds, _zip, mutate_zip),
+        Target("pickle", _pickle_seeds, _pickle, mutate_pickle),
+        Target("torch", _torch_seeds, _torch, mutate_zip),
+        Target("torch-pickle", _torch_pickle_seeds, _torch_pickle, mutate_pickle),
+        Target("npy", _npy_seeds, _npy, mutate_npy),
+        Target("npz", _npz_seeds, _npz, mutate_zip),
+        Target("safetensors", _safetensors_seeds, _safetensors, mutate_safetensors),
+        Target("safetensors-index", _index_seeds, _index, _as_json(b"")),
+        Target("manifest", _manifest_seeds, _manifest, _as_json(b"}")),
+        Target("checkpoint", _checkpoint_seeds, _checkpoint, _as_json(b"")),
         Target("shard", _shard_seeds, _shard),
-        Target("tree", _tree_seeds, _tree, b""),
+        Target("tree", _tree_seeds, _tree, _as_json(b"")),
         Target("json", _json_seeds, _json),
-        Target("detect", _detect_seeds, _detect),
+        Target("detect", _detect_seeds, _detect, mutate_zip),
     )
 }
 
