@@ -1,15 +1,17 @@
 """Fuzz every parser for ten minutes each, and say what was found.
 
-Run: ``python tools/campaigns/fuzz_parsers.py [--seconds N] [--seed N] [--place DIR] [PARSER ...]``
+Run: ``python -m tools.campaigns [--seconds N] [--seed N] [--place DIR] [PARSER ...]``
 
 Ends with 1 if anything but a typed error was raised, an input took more than five seconds or 256 MiB, was
-executed, or was not the same when read again. Inputs that did are kept under the place; those that were
-mended belong into ``tests/corpus/<parser>/``, which the tests replay.
+executed, or was not the same when read again or by another reader. Inputs that did are kept under the place;
+those that were mended belong into ``tests/corpus/<parser>/``, which the tests replay. ``--distil`` puts short
+inputs there that reached what seeds and corpus did not, from the place of an earlier run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 import tempfile
@@ -19,7 +21,33 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.fuzz.loop import Fuzzer, bounded_memory
-from tools.fuzz.targets import TARGETS
+from tools.fuzz.targets import CORPUS, TARGETS
+
+_MOST_KEPT = 4096
+
+
+def fuzz(name: str, place: Path, *, seed: int, seconds: float) -> int:
+    """Fuzz one parser; print what came of it, and return the number of findings."""
+    fuzzer = Fuzzer(TARGETS[name], place, seed)
+    with bounded_memory():
+        fuzzer.run(seconds)
+    outcomes = ", ".join(f"{kind} {count}" for kind, count in sorted(fuzzer.outcomes.items()))
+    print(f"{name}: {fuzzer.executions} inputs, {fuzzer.lines} lines, seed {seed}: {outcomes}", flush=True)
+    for path in fuzzer.findings:
+        print(f"  {path}: {path.with_suffix('.txt').read_text().strip().splitlines()[-1]}", flush=True)
+    return len(fuzzer.findings)
+
+
+def distil(name: str, place: Path) -> int:
+    """Put inputs of an earlier run that reach more than the corpus into it; no findings."""
+    fuzzer = Fuzzer(TARGETS[name], place)
+    kept = fuzzer.needed([path.read_bytes() for path in (place / "reached").iterdir()], most=_MOST_KEPT)
+    folder = CORPUS / name
+    folder.mkdir(exist_ok=True)
+    for data in kept:
+        (folder / f"reached-{hashlib.sha256(data).hexdigest()[:12]}").write_bytes(data)
+    print(f"{name}: {len(kept)} inputs put into the corpus", flush=True)
+    return 0
 
 
 def main() -> int:
@@ -31,24 +59,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--place", type=Path, default=None, help="where findings are kept")
+    parser.add_argument("--distil", action="store_true", help="add to the corpus, do not fuzz")
     options = parser.parse_args()
     place = options.place or Path(tempfile.mkdtemp(prefix="fuzz-"))
     bad = 0
     for name in options.parsers or TARGETS:
-        here = place / name
+        here = place.absolute() / name
         here.mkdir(parents=True, exist_ok=True)
         os.chdir(here)
-        fuzzer = Fuzzer(TARGETS[name], here, options.seed)
-        with bounded_memory():
-            fuzzer.run(options.seconds)
-        outcomes = ", ".join(f"{kind} {count}" for kind, count in sorted(fuzzer.outcomes.items()))
-        print(
-            f"{name}: {fuzzer.executions} inputs, {fuzzer.lines} lines, seed {options.seed}: {outcomes}",
-            flush=True,
-        )
-        for path in fuzzer.findings:
-            bad += 1
-            print(f"  {path}: {path.with_suffix('.txt').read_text().strip().splitlines()[-1]}", flush=True)
+        if options.distil:
+            bad += distil(name, here)
+        else:
+            bad += fuzz(name, here, seed=options.seed, seconds=options.seconds)
     return 1 if bad else 0
 
 

@@ -2,7 +2,7 @@
 
 Coverage is of lines of the package, by a trace function; every input has five seconds of processor time (a
 minute if it waits) and 256 MiB more than the process has already. Findings are written to files and end
-nothing.
+nothing; inputs that reached new lines are kept in the folder ``reached``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ckptfmt.errors import CkptError
 from tools.fuzz.targets import SENTINEL, corpus, fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from tools.fuzz.targets import Target
@@ -130,12 +130,29 @@ class Fuzzer:
         for data in pool:
             self._feed(data, work)
         given = list(pool)
+        reached = fresh(self.place / "reached")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             chosen = rng.choice((given, pool, pool[-50:]))
             data = self.target.change(rng.choice(chosen), rng, pool)
             if self._feed(data, work):
                 pool.append(data)
+                (reached / f"{len(pool):05}").write_bytes(data)
+
+    def needed(self, inputs: Iterable[bytes], *, most: int) -> list[bytes]:
+        """Return those inputs, the shortest first, that reach lines that seeds and shorter ones do not.
+
+        Parameters
+        ----------
+        inputs : iterable of bytes
+        most : int
+            The length of the longest to take.
+        """
+        work = fresh(self.place / "work")
+        for data in [*self.target.seeds(fresh(self.place / "seeds")), *corpus(self.target.name)]:
+            self._feed(data, work)
+        short = sorted((data for data in inputs if len(data) <= most), key=len)
+        return [data for data in short if self._feed(data, work)]
 
     @property
     def lines(self) -> int:

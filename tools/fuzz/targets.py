@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-__all__ = ["SENTINEL", "TARGETS", "Target", "corpus"]
+__all__ = ["CORPUS", "SENTINEL", "TARGETS", "Target", "corpus", "fresh"]
 
 SENTINEL = "fuzz-was-executed"
 ROOT = Path(__file__).resolve().parents[2]
