@@ -48,7 +48,8 @@ def fetched(row: Row) -> Path:
 def _fetch(package: str, version: str, wanted: list[Row]) -> str:
     """Fetch the files of one package; return what went wrong, or nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries", "2", "--timeout", "20"]
+        command += ["--no-deps", "--only-binary", ":all:"]
         done = subprocess.run(
             [*command, "--dest", folder, f"{package}=={version}"], capture_output=True, text=True, check=False
         )
@@ -56,13 +57,21 @@ def _fetch(package: str, version: str, wanted: list[Row]) -> str:
         if done.returncode or wheel is None:
             return (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         with zipfile.ZipFile(wheel) as archive:
-            for row in wanted:
-                data = archive.read(row["file"])
-                if hashlib.sha256(data).hexdigest() != row["sha256"]:
-                    return f"{row['file']} is not the file that is listed"
-                target = fetched(row)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+            return next(filter(None, (_take(archive, row) for row in wanted)), "")
+
+
+def _take(archive: zipfile.ZipFile, row: Row) -> str:
+    """Take one file out, whole or not at all; return what went wrong, or nothing."""
+    if row["file"] not in archive.namelist():
+        return f"{row['file']} is not in it"
+    data = archive.read(row["file"])
+    if hashlib.sha256(data).hexdigest() != row["sha256"]:
+        return f"{row['file']} is not the file that is listed"
+    target = fetched(row)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.partial")
+    partial.write_bytes(data)
+    partial.replace(target)
     return ""
 
 
