@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.fuzz.loop import TooSlowError, bounded_memory, limited, replay
-from tools.fuzz.targets import SENTINEL, TARGETS, Target
+from tools.fuzz.target import SENTINEL, Target
+from tools.fuzz.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 MUTATIONS = 1500
+FRAMEWORK = pytest.mark.framework
+CASES = [pytest.param(name, marks=FRAMEWORK if one.needs else ()) for name, one in TARGETS.items()]
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", CASES)
 def test_every_input_is_read_or_refused_with_a_typed_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if needs := TARGETS[name].needs:
+        pytest.importorskip(needs, reason=f"needs the extra `{needs}`")
     monkeypatch.chdir(tmp_path)
     with bounded_memory():
         outcomes = Counter(outcome for _, outcome in replay(TARGETS[name], tmp_path, mutations=MUTATIONS))

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -21,7 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.fuzz.loop import Fuzzer, bounded_memory
-from tools.fuzz.targets import CORPUS, TARGETS
+from tools.fuzz.target import CORPUS
+from tools.fuzz.targets import TARGETS
 
 _MOST_KEPT = 4096
 
@@ -29,6 +32,8 @@ _MOST_KEPT = 4096
 def fuzz(name: str, place: Path, *, seed: int, seconds: float) -> int:
     """Fuzz one parser; print what came of it, and return the number of findings."""
     fuzzer = Fuzzer(TARGETS[name], place, seed)
+    if TARGETS[name].needs:
+        importlib.import_module(TARGETS[name].needs)  # before memory is bounded
     with bounded_memory():
         fuzzer.run(seconds)
     outcomes = ", ".join(f"{kind} {count}" for kind, count in sorted(fuzzer.outcomes.items()))
@@ -64,10 +69,12 @@ def main() -> int:
     place = options.place or Path(tempfile.mkdtemp(prefix="fuzz-"))
     bad = 0
     for name in options.parsers or TARGETS:
-        here = place.absolute() / name
+        here, needs = place.absolute() / name, TARGETS[name].needs
         here.mkdir(parents=True, exist_ok=True)
         os.chdir(here)
-        if options.distil:
+        if needs and importlib.util.find_spec(needs) is None:
+            print(f"{name}: not run, {needs} is not installed")
+        elif options.distil:
             bad += distil(name, here)
         else:
             bad += fuzz(name, here, seed=options.seed, seconds=options.seconds)

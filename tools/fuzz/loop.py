@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import ckptfmt
 from ckptfmt.errors import CkptError
-from tools.fuzz.targets import SENTINEL, corpus, fresh
+from tools.fuzz.target import SENTINEL, corpus, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
-    from tools.fuzz.targets import Target
+    from tools.fuzz.target import Target
 
     TraceFunction = Callable[[FrameType, str, object], object]
 
