@@ -190,7 +190,11 @@ def _detect_seeds(place: Path) -> list[bytes]:
 def _detect(data: bytes, place: Path) -> None:
     path = place / "input.bin"
     path.write_bytes(data)
-    ckptfmt.detect(path)
+    found = ckptfmt.detect(path)
+    try:
+        ckptfmt.read(path).close()
+    except ckptfmt.UnknownFormatError as error:
+        raise AssertionError(f"detected as {found.name}, then unknown") from error
 
 
 TARGETS: dict[str, Target] = {
