@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["Verify", "checkpoint_of", "load"]
@@ -49,7 +51,7 @@ def load(
         The directory of a checkpoint of our own format (`read` takes files of any format).
     verify : {"access", "full", "none"}
         When bytes are compared with their digests: as they are handed out, all now, or never; "none" is
-        told by a finding.
+        told by a finding. With "full", bytes that are copied or decoded later are compared then, too.
     copy : bool, optional
         Whether bytes are read into memory and verified there, rather than mapped from the file, which
         is faster and as good as the file stays. By default only on network file systems.
@@ -108,8 +110,10 @@ def load(
 def checkpoint_of(opened: OpenedCheckpoint, verify: Verify) -> Checkpoint:
     """Return the checkpoint over opened files, which it closes."""
     manifest = opened.manifest
-    each = verify == "access"
-    sources = [RowSource(opened, row, verify=each) for row in manifest.rows]
+    each = {True: verify == "access", False: verify != "none"}  # what was verified need not be what is copied
+    sources = [
+        RowSource(opened, row, verify=each[opened.mapped and row.codec == "raw"]) for row in manifest.rows
+    ]
     for place in manifest.places:
         place.tensor.source = sources[ordinal_of(place.tensor)]
     findings: tuple[Finding, ...] = ()
@@ -135,13 +139,17 @@ def _fill(tree: Tree, into: object) -> Tree:
     """Fill the arrays of `into` and return the tree with them in the places of its tensors."""
     targets, _ = as_tree(into, adapt=adapt)
     filled: dict[int, Tensor] = {}
+    pairs: list[tuple[Tensor, Tensor, np.ndarray]] = []
     for path, target in tensors(targets):
         tensor = node_at(tree, path)
         if not isinstance(tensor, Tensor) or not isinstance(target.source, ArraySource):
             raise TreeError(f"there is no tensor at {display(path)} to fill the given array from")
         try:
-            tensor.into(target.source.array)
-        except (TreeError, ValueError) as error:
+            tensor.check_fits(target.source.array)
+        except TreeError as error:
             raise TreeError(f"{error} at {display(path)}") from None
+        pairs.append((tensor, target, target.source.array))
+    for tensor, target, array in pairs:  # nothing is touched before everything fits
+        tensor.into(array)
         filled[id(tensor)] = target
     return replaced(tree, lambda tensor: filled.get(id(tensor), tensor))

@@ -7,7 +7,7 @@ overwrite elsewhere cannot mix two checkpoints. Nothing of the data is read befo
 from __future__ import annotations
 
 import stat
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,12 +102,12 @@ def open_checkpoint(path: str | os.PathLike[str], *, mapped: bool = True) -> Ope
         It is none, or its manifest or the sizes of its files break a rule.
     """
     directory = _directory(path)
-    try:
+    with ExitStack() as undo:
+        undo.callback(directory.close)
         opened = OpenedCheckpoint(read_manifest(directory), directory)
+        undo.callback(opened.close)
         opened.open_files(mapped=mapped)
-    except BaseException:
-        directory.close()
-        raise
+        undo.pop_all()
     return opened
 
 
@@ -136,11 +136,14 @@ class OpenedCheckpoint:
         None where the file is missing.
     header_sizes : list of int
         Bytes before each shard's data.
+    mapped : bool
+        Whether raw data is mapped, rather than read into memory.
     """
 
     def __init__(self, manifest: Manifest, directory: Directory) -> None:
         self.manifest = manifest
         self.directory = directory
+        self.mapped = True
         self.shards: list[FileReader | None] = [None] * len(manifest.shards)
         self._chunks: FileReader | None = None
         sizes = [0] * len(manifest.shards)
@@ -158,6 +161,7 @@ class OpenedCheckpoint:
         tell : callable, optional
             Called with each problem; without it, the first is raised.
         """
+        self.mapped = mapped
         for index, shard in enumerate(self.manifest.shards):
             with _telling(tell):
                 self.shards[index] = open_listed(self.directory, shard.name, mapped=mapped)

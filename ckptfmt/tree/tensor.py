@@ -120,6 +120,14 @@ class Tensor:
         TreeError
             Shape or type differ (nothing is cast or broadcast), or it is read-only.
         """
+        self.check_fits(out)
+        if out.flags.c_contiguous and out.size and out.dtype == self.dtype.numpy and not self.dtype.packed:
+            self.source.readinto(0, out.reshape(-1).view(np.uint8).data)
+        else:
+            np.copyto(out, self.numpy())
+
+    def check_fits(self, out: np.ndarray) -> None:
+        """Raise TreeError unless `into` could fill `out`; reads nothing."""
         if out.shape != self.shape or dtype_of(out.dtype) != self.dtype:
             message = (
                 f"cannot fill an array of {out.dtype} {out.shape} from a tensor of"
@@ -129,10 +137,6 @@ class Tensor:
         if not out.flags.writeable:
             message = "cannot fill an array that is read-only"
             raise TreeError(message)
-        if out.flags.c_contiguous and out.size and out.dtype == self.dtype.numpy and not self.dtype.packed:
-            self.source.readinto(0, out.reshape(-1).view(np.uint8).data)
-        else:
-            np.copyto(out, self.numpy())
 
     def bytes(self) -> memoryview:
         """Return the canonical bytes, without a copy where that can be."""
