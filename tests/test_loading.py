@@ -195,3 +195,19 @@ def test_a_closed_checkpoint_says_so(tmp_path: Path) -> None:
     checkpoint.close()
     with pytest.raises(ckptfmt.StorageError):
         tensor(checkpoint, "w").numpy()
+
+
+def test_damage_is_no_misfit(tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.arange(3)}, tmp_path / "c")
+    damage(tmp_path / "c")
+    with pytest.raises(ckptfmt.ChecksumError) as caught:
+        ckptfmt.load(tmp_path / "c", into={"w": np.zeros(3, int)})
+    assert (caught.value.tensor, caught.value.chunk) == ("w", 0)
+
+
+def test_nothing_is_filled_unless_everything_fits(tmp_path: Path) -> None:
+    ckptfmt.save({"a": np.ones(3), "b": np.ones(4)}, tmp_path / "c")
+    a = np.zeros(3)
+    with pytest.raises(ckptfmt.TreeError, match="at b"):
+        ckptfmt.load(tmp_path / "c", into={"a": a, "b": np.zeros(5)})
+    assert a.tolist() == [0, 0, 0]
