@@ -4,8 +4,8 @@ Run: ``python -m tools.campaigns [--seconds N] [--seed N] [--place DIR] [PARSER 
 
 Ends with 1 if anything but a typed error was raised, an input took more than five seconds or 256 MiB, was
 executed, or was not the same when read again or by another reader. Inputs that did are kept under the place;
-those that were mended belong into ``tests/corpus/<parser>/``, which the tests replay. ``--distil`` puts short
-inputs there that reached what seeds and corpus did not, from the place of an earlier run.
+those that were mended belong into ``tests/corpus/<parser>/``, which the tests replay. ``--distil`` puts a few
+short inputs there that reached what seeds and corpus did not, from the place of an earlier run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from tools.fuzz.loop import Fuzzer, bounded_memory
 from tools.fuzz.target import CORPUS
 from tools.fuzz.targets import TARGETS
 
-_MOST_KEPT = 4096
+_LONGEST = 4096  # of inputs that are put into the corpus
+_COUNT = 24
 
 
 def fuzz(name: str, place: Path, *, seed: int, seconds: float) -> int:
@@ -45,8 +46,9 @@ def fuzz(name: str, place: Path, *, seed: int, seconds: float) -> int:
 
 def distil(name: str, place: Path) -> int:
     """Put inputs of an earlier run that reach more than the corpus into it; no findings."""
-    fuzzer = Fuzzer(TARGETS[name], place)
-    kept = fuzzer.needed([path.read_bytes() for path in (place / "reached").iterdir()], most=_MOST_KEPT)
+    fuzzer = Fuzzer(TARGETS[name], place / "distil")
+    inputs = [path.read_bytes() for path in sorted((place / "reached").iterdir())]
+    kept = fuzzer.needed([data for data in inputs if len(data) <= _LONGEST], count=_COUNT)
     folder = CORPUS / name
     folder.mkdir(exist_ok=True)
     for data in kept:

@@ -139,20 +139,28 @@ class Fuzzer:
                 pool.append(data)
                 (reached / f"{len(pool):05}").write_bytes(data)
 
-    def needed(self, inputs: Iterable[bytes], *, most: int) -> list[bytes]:
-        """Return those inputs, the shortest first, that reach lines that seeds and shorter ones do not.
-
-        Parameters
-        ----------
-        inputs : iterable of bytes
-        most : int
-            The length of the longest to take.
-        """
+    def needed(self, inputs: Iterable[bytes], *, count: int) -> list[bytes]:
+        """Return up to so many inputs that together reach the most lines that seeds and corpus do not."""
         work = fresh(self.place / "work")
         for data in [*self.target.seeds(fresh(self.place / "seeds")), *corpus(self.target.name)]:
             self._feed(data, work)
-        short = sorted((data for data in inputs if len(data) <= most), key=len)
-        return [data for data in short if self._feed(data, work)]
+        left = {data: self._alone(data, work) - self._lines for data in inputs}
+        kept: list[bytes] = []
+        while left and len(kept) < count:
+            best = max(left, key=lambda data: (len(left[data]), -len(data), data))
+            reached = left.pop(best)
+            if not reached:
+                break
+            kept.append(best)
+            left = {data: lines - reached for data, lines in left.items()}
+        return kept
+
+    def _alone(self, data: bytes, work: Path) -> set[tuple[str, int]]:
+        """Return the lines that one input reaches."""
+        before, self._lines = self._lines, set()
+        self._feed(data, work)
+        reached, self._lines = self._lines, before
+        return reached
 
     @property
     def lines(self) -> int:
