@@ -167,9 +167,12 @@ def _members(data: bytes) -> list[tuple[str, bytes, int]]:
 def _archived(members: Sequence[tuple[str, bytes, int]]) -> bytes:
     """Return an archive; of members of one name the last."""
     file = io.BytesIO()
+    made: dict[str, tuple[zipfile.ZipInfo, bytes]] = {}
+    for name, content, method in members:
+        info = zipfile.ZipInfo(name)  # which cuts a name at a NUL
+        info.compress_type = method if method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 0
+        made[info.filename] = (info, content)
     with zipfile.ZipFile(file, "w") as archive:
-        for name, content, method in {member[0]: member for member in members}.values():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = method if method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 0
+        for info, content in made.values():
             archive.writestr(info, content)
     return file.getvalue()
