@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ckptfmt.errors import OptionError, TreeError
 from ckptfmt.format.manifest import ordinal_of
 from ckptfmt.parallel.opened import OpenedCheckpoint, open_checkpoint
+from ckptfmt.parallel.pipeline import thread_count
 from ckptfmt.parallel.rowsource import RowSource
 from ckptfmt.parallel.verifying import problems
 from ckptfmt.registry import adapt
@@ -15,6 +16,7 @@ from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.options import globs
 from ckptfmt.tree.paths import display, glob_matcher
 from ckptfmt.tree.source import ArraySource
 from ckptfmt.tree.tensor import Tensor
@@ -38,7 +40,7 @@ def load(
     *,
     verify: Verify = "access",
     copy: bool | None = None,
-    want: Sequence[str] | None = None,
+    want: str | Sequence[str] | None = None,
     into: object = None,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -55,8 +57,8 @@ def load(
     copy : bool, optional
         Whether bytes are read into memory and verified there, rather than mapped from the file, which
         is faster and as good as the file stays. By default only on network file systems.
-    want : sequence of str, optional
-        Globs of displayed paths; the rest is left out of the tree.
+    want : str or sequence of str, optional
+        Globs of displayed paths, or one; the rest is left out of the tree.
     into : object, optional
         Nested dicts and lists of writable numpy arrays, of the shape of the tree or part of it: each is
         filled with the tensor at its path, and takes its place in the result (of arrays for tied tensors, the
@@ -83,22 +85,24 @@ def load(
     TreeError
         `into` does not fit.
     OptionError
-        `verify` is none of the three.
+        `verify` is none of the three, `want` no globs, or `threads` no number of threads.
     StorageError
         It is not there, or cannot be read.
     """
     if verify not in ("access", "full", "none"):
         raise OptionError(f'verify must be "access", "full" or "none", not {verify!r}')
+    wanted = None if want is None else globs("want", want)
+    workers = thread_count(threads)
     mapped = not (place_of(path).network if copy is None else copy)
     opened = open_checkpoint(path, mapped=mapped)
     try:
         with collector_paused():
             checkpoint = checkpoint_of(opened, verify)
         if verify == "full":
-            for problem in problems(opened, threads=threads, progress=progress):
+            for problem in problems(opened, threads=workers, progress=progress):
                 raise problem
-        if want is not None:
-            checkpoint.tree = _wanted(checkpoint.tree, want)
+        if wanted is not None:
+            checkpoint.tree = _wanted(checkpoint.tree, wanted)
         if into is not None:
             checkpoint.tree = _fill(checkpoint.tree, into)
     except BaseException:

@@ -7,7 +7,6 @@ memory that is written. One rank is the simplest case of many: the plan knows no
 from __future__ import annotations
 
 import getpass
-import operator
 import os
 import platform
 import sys
@@ -29,7 +28,7 @@ from ckptfmt.format.manifest import ExtraFile, Manifest, encode_manifest
 from ckptfmt.format.planning import Plan, PlanOptions, TensorSpec, plan
 from ckptfmt.format.rows import ShardRow, TensorRow
 from ckptfmt.format.sealed import seal
-from ckptfmt.parallel.pipeline import Progress, Written, default_threads, write_data
+from ckptfmt.parallel.pipeline import Progress, Written, thread_count, write_data
 from ckptfmt.registry import adapt
 from ckptfmt.storage.commit import Overwrite, Staging
 from ckptfmt.storage.files import aligned_buffer
@@ -40,6 +39,7 @@ from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.document import encode_tree
 from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.options import globs, whole_number
 from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.source import ArraySource
 from ckptfmt.tree.walk import Place, survey
@@ -119,7 +119,7 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
     codec: str = "raw",
     level: int = DEFAULT_LEVEL,
     shard_size: int | None = None,
-    separate: Sequence[str] = (),
+    separate: str | Sequence[str] = (),
     overwrite: bool | Literal["two-step"] = False,
     extra: Mapping[str, JSON] | None = None,
     extra_files: Mapping[str, bytes | os.PathLike[str]] | None = None,
@@ -146,8 +146,8 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
         Of Zstandard, 1 to 22.
     shard_size : int, optional
         Bytes of data at which a shard is closed; 4 GiB or more by default.
-    separate : sequence of str
-        Globs of displayed paths; what each matches lies in shards of its own.
+    separate : str or sequence of str
+        Globs of displayed paths, or one; what each matches lies in shards of its own.
     overwrite : bool or "two-step"
         Whether an existing checkpoint is exchanged for this one. "two-step" is for file systems that
         cannot exchange two names; a kill in its middle is mended by `recover`.
@@ -183,19 +183,19 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
     NoSpaceError, StorageError
         Nothing was changed at the target.
     """
-    if overwrite not in _OVERWRITE:
+    if overwrite not in tuple(_OVERWRITE):
         raise OptionError(f'overwrite must be False, True or "two-step", not {overwrite!r}')
     if provenance not in ("basic", "full"):
         raise OptionError(f'provenance must be "basic" or "full", not {provenance!r}')
     options = _Options(
-        _checked_step(step),
-        PlanOptions(codec, shard_size, tuple(separate)),
-        _checked_level(level),
+        None if step is None else whole_number("step", step, 0, MAX_BYTES),
+        PlanOptions(codec, shard_size, globs("separate", separate)),
+        whole_number("level", level, 1, MAX_LEVEL),
         _checked_extra(extra),
         _checked_files(extra_files, hf_index=hf_index, codec=codec),
         hf_index,
         provenance,
-        _checked_threads(threads),
+        thread_count(threads),
         direct,
         progress,
     )
@@ -209,27 +209,6 @@ def save(  # noqa: PLR0913 - each is a choice of the user's
             receipt = _finish(state, staging, options, written, findings)
         staging.commit()
     return receipt
-
-
-def _checked_step(step: int | None) -> int | None:
-    if step is None:
-        return None
-    number = operator.index(step) if hasattr(step, "__index__") and type(step) is not bool else -1
-    if not 0 <= number <= MAX_BYTES:
-        raise OptionError(f"step must be an integer from 0 to 2^53, not {step!r}")
-    return number
-
-
-def _checked_level(level: int) -> int:
-    if not 1 <= level <= MAX_LEVEL:
-        raise OptionError(f"level must be from 1 to {MAX_LEVEL}, not {level!r}")
-    return level
-
-
-def _checked_threads(threads: int | None) -> int:
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads must be at least 1, not {threads!r}")
-    return threads or default_threads()
 
 
 def _checked_extra(extra: Mapping[str, JSON] | None) -> dict[str, JSON]:
@@ -248,9 +227,12 @@ def _checked_files(
     files: Mapping[str, bytes | os.PathLike[str]] | None, *, hf_index: bool, codec: str
 ) -> dict[str, bytes | os.PathLike[str]]:
     kept = dict(files or {})
-    for name in kept:
-        if not extra_name_allowed(name) or (hf_index and name == HF_INDEX):
+    for name, content in kept.items():
+        known = type(name) is str and extra_name_allowed(name)
+        if not known or (hf_index and name == HF_INDEX):
             raise OptionError(f"an extra file may not be called {name!r}")
+        if not isinstance(content, (bytes, bytearray, memoryview, os.PathLike)):
+            raise OptionError(f"the extra file {name} must be given as bytes or a path, not {content!r}")
     if hf_index and codec != "raw":
         raise OptionError("an index for safetensors loaders needs raw shards")
     return kept

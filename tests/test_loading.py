@@ -179,6 +179,16 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
         ckptfmt.load(tmp_path / "empty", verify="maybe")  # type: ignore[arg-type] # that is the point
 
 
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "2"])
+def test_a_number_of_threads_that_is_none_is_refused(threads: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    ckptfmt.save({"w": np.ones(3)}, tmp_path / "c")
+    for use in (ckptfmt.load, ckptfmt.check, ckptfmt.digest):
+        with pytest.raises(ckptfmt.OptionError, match="threads"):
+            use(tmp_path / "c", threads=threads)
+    with pytest.raises(ckptfmt.OptionError, match="want"):
+        ckptfmt.load(tmp_path / "c", want=[5])  # type: ignore[list-item] # that is the point
+
+
 def test_a_shard_of_another_step_is_named_as_such(tmp_path: Path) -> None:
     receipts = [ckptfmt.save({"w": np.full(9, step)}, tmp_path / str(step), step=step) for step in (1, 2)]
     name = "data-00001-of-00001.safetensors"

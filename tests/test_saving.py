@@ -95,18 +95,34 @@ def test_extra_files_travel_along_and_are_covered(tmp_path: Path) -> None:
         {"codec": "lz4"},
         {"level": 0},
         {"level": 23},
+        {"level": 1.5},
+        {"level": True},
+        {"level": "high"},
         {"shard_size": 0},
+        {"shard_size": 1.5},
+        {"shard_size": True},
+        {"shard_size": 2**60},
+        {"separate": [5]},
         {"threads": 0},
+        {"threads": 1.5},
+        {"threads": True},
+        {"threads": 10**6},
         {"step": -1},
         {"step": 2**60},
         {"step": True},
         {"step": 1.5},
+        {"step": np.arange(2)},
         {"overwrite": "yes"},
+        {"overwrite": []},
+        {"codec": None},
         {"provenance": "all"},
         {"extra": {"a": 1.5}},
         {"extra": {"a": object()}},
         {"extra_files": {"../x": b""}},
         {"extra_files": {"manifest.json": b""}},
+        {"extra_files": {"x.txt": "some text"}},
+        {"extra_files": {"x.txt": 5}},
+        {"extra_files": {5: b""}},
         {"extra_files": {"DATA-00001-of-00001.SAFETENSORS": b""}},
         {"hf_index": True, "codec": "zstd"},
     ],
@@ -118,8 +134,30 @@ def test_options_that_are_none_are_refused_before_anything_is_written(options: d
     assert names_in(tmp_path) == []
 
 
-def test_a_step_may_be_numpys(tmp_path: Path) -> None:
-    assert ckptfmt.save({}, tmp_path / "c", step=np.int64(5)).step == 5
+def test_whole_numbers_may_be_numpys(tmp_path: Path) -> None:
+    receipt = ckptfmt.save(
+        {"a": np.ones(3), "b": np.ones(4)},
+        tmp_path / "c",
+        step=np.int64(5),
+        shard_size=np.int32(1),
+        threads=np.int8(2),
+    )
+    assert receipt.step == 5
+    assert len(list((tmp_path / "c").glob("data-*"))) == 2
+    assert ckptfmt.check(tmp_path / "c").ok
+
+
+def test_a_single_glob_is_not_its_letters(tmp_path: Path) -> None:
+    state = {"model": np.ones(3), "m": np.ones(4), "opt": np.ones(5)}
+    roots = [
+        ckptfmt.save(state, tmp_path / str(i), separate=way).root
+        for i, way in enumerate(("model", ["model"]))
+    ]
+    assert len(set(roots)) == 1
+    one, other = (sorted((tmp_path / name).iterdir()) for name in ("0", "1"))
+    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in other]
+    with ckptfmt.load(tmp_path / "0", want="model") as checkpoint:
+        assert list(checkpoint.tensors()) == ["model"]
 
 
 def test_an_opened_checkpoint_can_be_saved_as_it_is(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ckptfmt.registry.table import NATIVE
 from ckptfmt.saving import save
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.options import globs
 from ckptfmt.tree.paths import display, glob_matcher
 from ckptfmt.tree.walk import leaves, select
 from ckptfmt.verify.digesting import tree_digests
@@ -191,8 +192,8 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
     to: str | None = None,
     codec: str | None = None,
     shard_size: int | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     strict: bool = False,
     overwrite: Overwrite = False,
     dry_run: bool = False,
@@ -213,7 +214,7 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
         How the target stores data; its format's first by default.
     shard_size : int, optional
         Bytes of data at which a file is closed, for formats that can be spread.
-    include, exclude : sequence of str
+    include, exclude : str or sequence of str
         Globs of displayed paths: what is taken (all by default), and what of that is left out.
     strict : bool
         Whether a loss is an error.
@@ -251,7 +252,7 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
             overwrite=overwrite,
             step=opened.step if step is None else step,
         )
-        tree, dropped = _selected(opened.tree, include, exclude)
+        tree, dropped = _selected(opened.tree, globs("include", include), globs("exclude", exclude))
         findings = opened.findings
         if strict or dry_run:
             foreseen = (*findings, *rehearse(tree, options))

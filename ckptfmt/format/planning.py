@@ -22,6 +22,7 @@ from ckptfmt.format.constants import (
     shard_name,
 )
 from ckptfmt.format.header import header_entry, header_size
+from ckptfmt.tree.options import globs, whole_number
 from ckptfmt.tree.paths import display, dotted, encode_path, glob_matcher
 
 if TYPE_CHECKING:
@@ -155,8 +156,10 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if self.codec not in CODECS:
             raise OptionError(f"unknown codec {self.codec!r}: choose one of {', '.join(CODECS)}")
-        if self.shard_size is not None and self.shard_size < 1:
-            raise OptionError("shard_size must be at least one byte")
+        if self.shard_size is not None:
+            size = whole_number("shard_size", self.shard_size, 1, MAX_BYTES)
+            object.__setattr__(self, "shard_size", size)
+        object.__setattr__(self, "separate", globs("separate", self.separate))
 
 
 def alignment_class(nbytes: int) -> int:

@@ -19,6 +19,7 @@ from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.parallel.spans import SPAN, Piece, Span, spans
 from ckptfmt.storage.files import aligned_buffer
+from ckptfmt.tree.options import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from ckptfmt.storage.files import DataFile
     from ckptfmt.tree.tensor import Tensor
 
-__all__ = ["DEFAULT_THREADS", "DIRECT_FROM", "Progress", "Written", "default_threads", "write_data"]
+__all__ = ["DEFAULT_THREADS", "DIRECT_FROM", "Progress", "Written", "thread_count", "write_data"]
 
 DEFAULT_THREADS = 4
 """Writes kept in flight: fewer leave a fast disk idle."""
+MAX_THREADS = 1024
+"""More are a mistake: each has a buffer."""
 DIRECT_FROM = 8 << 20
 """Bytes from which a shard is written past the page cache."""
 _BUFFER = SPAN + CHUNK + 2 * ALIGNMENT
@@ -39,9 +42,17 @@ _CODED_AHEAD = 32 << 20
 """Bytes of a coded shard that are on their way: results wait in memory for those before them."""
 
 
-def default_threads() -> int:
-    """Return how many threads write or verify: at least four, at most the processors and eight."""
-    return max(DEFAULT_THREADS, min(8, os.cpu_count() or 1))
+def thread_count(threads: int | None) -> int:
+    """Return how many threads write or verify; by default at least four, at most the processors and eight.
+
+    Raises
+    ------
+    OptionError
+        It is no number of threads.
+    """
+    if threads is None:
+        return max(DEFAULT_THREADS, min(8, os.cpu_count() or 1))
+    return whole_number("threads", threads, 1, MAX_THREADS)
 
 
 class Progress:

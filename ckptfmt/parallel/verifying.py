@@ -21,7 +21,7 @@ from ckptfmt.format.manifest import check_digests
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.format.sealed import unseal
 from ckptfmt.parallel.opened import check_size, open_listed
-from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.parallel.pipeline import Progress, thread_count
 from ckptfmt.parallel.rowsource import RowSource
 from ckptfmt.tree.canonical import MAX_NESTING, check_nesting
 from ckptfmt.tree.collector import collector_paused
@@ -70,7 +70,7 @@ def problems(
         except (FormatError, StorageError) as error:
             yield error
     total = sum(row.nbytes for row in opened.manifest.rows)
-    yield from _data_problems(opened, threads or default_threads(), Progress(progress, total))
+    yield from _data_problems(opened, thread_count(threads), Progress(progress, total))
     yield from check_digests(opened.manifest)
 
 

@@ -4,6 +4,7 @@ Knows no file, no framework and no rank. From low to high:
 
 - `findings`: what is worth telling, as values;
 - `dtypes`: the element types;
+- `options`: what users ask for, checked;
 - `paths`: keys, their canonical encoding, display and globs;
 - `box`: hyper-rectangles;
 - `source`: where canonical bytes come from;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptfmt.format.digests import digest_tensor, root_digest, tree_bag
-from ckptfmt.parallel.pipeline import Progress, default_threads
+from ckptfmt.parallel.pipeline import Progress, thread_count
 from ckptfmt.tree.paths import display
 from ckptfmt.tree.walk import survey, tensors
 from ckptfmt.verify.opening import tree_of
@@ -89,7 +89,7 @@ def tree_digests(
         counter.add(tensor.nbytes)
         return value
 
-    with ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="ckptfmt") as pool:
+    with ThreadPoolExecutor(thread_count(threads), thread_name_prefix="ckptfmt") as pool:
         done = dict(zip(unique, pool.map(one, unique.values()), strict=True))
 
     def of(tensor: Tensor) -> bytes:
