@@ -203,6 +203,17 @@ def test_what_is_ambiguous_is_refused() -> None:
     refused(comment, FormatError, "more than one")
 
 
+def test_a_folder_that_holds_bytes_is_refused() -> None:
+    """torch leaves the memory of such a tensor as it was, Python's zipfile reads the bytes."""
+    refused(python_zip({"aa/": b"alpha"}), FormatError, "a directory that holds bytes")
+    plain = python_zip({"aa": b"alpha"})
+    attributes = plain.index(b"PK\x01\x02") + 38
+    refused(patched(plain, attributes, b"\x10"), FormatError, "a directory that holds bytes")
+    assert read_all(patched(python_zip({"aa": b""}), plain.index(b"PK\x01\x02") - 5 + 38, b"\x10")) == {
+        "aa": b""
+    }
+
+
 def test_what_is_not_read_is_named() -> None:
     plain = python_zip({"aa": b"alpha"})
     at = plain.index(b"PK\x01\x02")

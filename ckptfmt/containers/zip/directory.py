@@ -169,6 +169,8 @@ def _parse_entry(data: bytes, at: int, base: int, file: str) -> tuple[Entry, int
     if disk not in (0, records.MAX16):
         raise UnsupportedVersionError("an archive of several disks", file=file, offset=where)
     _check_method(name, flags, method, file, where)
+    if size and (fields[-2] & records.ATTRIBUTE_DIRECTORY or name.endswith("/")):  # some readers read nothing
+        raise FormatError(f"member {name!r} is a directory that holds bytes", file=file, offset=where)
     if method == records.STORED and stored != size:
         raise FormatError(f"member {name!r} is stored in {stored} of {size} bytes", file=file, offset=where)
     return Entry(name, flags, method, crc, stored, size, offset, 0), stop

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckptfmt.errors import FormatError
 
 __all__ = [
+    "ATTRIBUTE_DIRECTORY",
     "CENTRAL",
     "DEFLATED",
     "DESCRIPTOR_MAGIC",
@@ -55,6 +56,7 @@ DESCRIPTOR_MAGIC = b"PK\x07\x08"
 STORED, DEFLATED = 0, 8
 FLAG_DESCRIPTOR = 0x0008
 FLAG_UTF8 = 0x0800
+ATTRIBUTE_DIRECTORY = 0x10  # of MS-DOS, in the lowest byte of the external attributes
 MAX16, MAX32 = 0xFFFF, 0xFFFFFFFF
 ZIP64_EXTRA = 0x0001
 UNICODE_PATH_EXTRA = 0x7075
