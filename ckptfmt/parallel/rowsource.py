@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ckptfmt.errors import ChecksumError, FormatError
+from ckptfmt.errors import ChecksumError, FormatError, StorageError
 from ckptfmt.format.codecs import decode_chunk, plane_width
 from ckptfmt.format.constants import CHUNK, DIGEST
 from ckptfmt.format.digests import chunk_digest, tensor_digest
@@ -39,7 +39,7 @@ class RowSource:
         Whether to compare digests; each chunk once where it is mapped, at every read where it is copied.
     """
 
-    __slots__ = ("_digests", "_opened", "_row", "_stored", "_trusted")
+    __slots__ = ("_digests", "_looked", "_opened", "_problem", "_row", "_stored", "_trusted")
 
     def __init__(self, opened: OpenedCheckpoint, row: TensorRow, *, verify: bool) -> None:
         self._opened = opened
@@ -47,6 +47,8 @@ class RowSource:
         self._trusted: bytearray | None = None if verify else bytearray(b"\x01") * chunk_count(row.nbytes)
         self._digests: bytes | None = None
         self._stored: list[tuple[int, int, bytes]] | None = None
+        self._looked = False
+        self._problem: FormatError | StorageError | None = None
 
     def view(self, start: int, stop: int) -> memoryview | None:
         """Return mapped bytes of a raw row after verifying the chunks they lie in."""
@@ -135,6 +137,25 @@ class RowSource:
                 tensor=display(row.path),
                 offset=self.offset_of(index),
             )
+
+    def problem(self) -> FormatError | StorageError | None:
+        """Return what is wrong with the digests and lengths of the chunks themselves; looked at once."""
+        if not self._looked:
+            self._problem = self._look()
+            self._looked = True
+        return self._problem
+
+    def _look(self) -> FormatError | StorageError | None:
+        row = self._row
+        if row.chunks is None:
+            return None
+        try:
+            self._digests = self._opened.digests_of(row)
+            if row.codec != "raw":
+                self._places()
+        except (FormatError, StorageError) as error:
+            return error
+        return None
 
     def verify_chunk(self, index: int, buffer: memoryview) -> None:
         """Compare a chunk as it lies in the file with its digests; also of an empty row.

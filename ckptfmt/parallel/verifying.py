@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from ckptfmt.errors import ChecksumError, FormatError, LimitError, StorageError, TruncatedError
+from ckptfmt.errors import (
+    ChecksumError,
+    FormatError,
+    LimitError,
+    MissingFileError,
+    StorageError,
+    TruncatedError,
+)
 from ckptfmt.format.constants import CHUNK, CHUNKS, MANIFEST, MAX_MANIFEST, PROVENANCE
 from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.manifest import check_digests
@@ -176,17 +183,24 @@ def _check_job(
         if _is_small(row) and _small_is_good(opened, row):
             continue
         source = sources.get(ordinal) or RowSource(opened, row, verify=True)
+        if (problem := source.problem()) is not None:  # so none of its chunks can be judged
+            if first == 0 and not isinstance(problem, MissingFileError):  # which was told on opening
+                found.append(_named(problem, row, "R-050"))
+            continue
         for index in range(first, last) if row.nbytes else (0,):
             try:
                 source.verify_chunk(index, buffer)
-            except FormatError as error:
-                rule = "R-040" if isinstance(error, TruncatedError) else None
-                if not found or str(found[-1]) != str(error):
-                    found.append(error.located(tensor=display(row.path), rule=rule))
-            except StorageError as error:
-                found.append(error)
+            except (FormatError, StorageError) as error:
+                found.append(_named(error, row, "R-040"))
     progress.add(done)
     return found
+
+
+def _named(error: FormatError | StorageError, row: TensorRow, short: str) -> CkptError:
+    """Return an error with the tensor's name and, where a file ends too early, the rule that says so."""
+    if isinstance(error, StorageError):
+        return error
+    return error.located(tensor=display(row.path), rule=short if isinstance(error, TruncatedError) else None)
 
 
 def _buffer() -> memoryview:
