@@ -16,19 +16,21 @@ from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.nodes import Composite, Opaque, Strings
 from ckptfmt.tree.options import globs
 from ckptfmt.tree.paths import display, glob_matcher
 from ckptfmt.tree.source import ArraySource
 from ckptfmt.tree.tensor import Tensor
-from ckptfmt.tree.walk import node_at, replaced, select, tensors
+from ckptfmt.tree.walk import children, node_at, replaced, select, tensors
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
     from ckptfmt.tree.nodes import Tree
+    from ckptfmt.tree.paths import Path
 
 __all__ = ["Verify", "checkpoint_of", "load"]
 
@@ -62,7 +64,8 @@ def load(
     into : object, optional
         Nested dicts and lists of writable numpy arrays, of the shape of the tree or part of it: each is
         filled with the tensor at its path, and takes its place in the result (of arrays for tied tensors, the
-        last takes the place of all). Nothing is cast or broadcast.
+        last takes the place of all). PyTorch's tensors are filled where they share their memory with numpy.
+        Nothing is cast or broadcast, and nothing is filled unless all fit; plain values are left alone.
     threads : int, optional
         For ``verify="full"``.
     progress : callable, optional
@@ -139,12 +142,23 @@ def _wanted(tree: Tree, patterns: Sequence[str]) -> Tree:
     return select(tree, lambda path, _: matches(display(path)))
 
 
+def _targets(node: Tree, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    """Yield the arrays to fill; plain values are left alone, and what only looks like an array is refused."""
+    if isinstance(node, Tensor):
+        yield path, node
+    elif isinstance(node, Composite | Strings) or (isinstance(node, Opaque) and any(tensors(node))):
+        raise TreeError(f"what is given at {display(path)} is no plain array and cannot be filled in place")
+    elif isinstance(node, dict | list | tuple):
+        for key, child in children(node):
+            yield from _targets(child, (*path, key))
+
+
 def _fill(tree: Tree, into: object) -> Tree:
     """Fill the arrays of `into` and return the tree with them in the places of its tensors."""
     targets, _ = as_tree(into, adapt=adapt)
     filled: dict[int, Tensor] = {}
     pairs: list[tuple[Tensor, Tensor, np.ndarray]] = []
-    for path, target in tensors(targets):
+    for path, target in _targets(targets, ()):
         tensor = node_at(tree, path)
         if not isinstance(tensor, Tensor) or not isinstance(target.source, ArraySource):
             raise TreeError(f"there is no tensor at {display(path)} to fill the given array from")

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.dtypes import DType
 
-__all__ = ["ArraySource", "BytesSource", "Source", "ZeroPadded", "gather", "pack", "read_box", "unpack"]
+__all__ = [
+    "ArraySource",
+    "BytesSource",
+    "Source",
+    "ZeroPadded",
+    "gather",
+    "may_overlap",
+    "pack",
+    "read_box",
+    "unpack",
+]
 
 _SLAB_BYTES = 4 << 20
 _COPY_WITH_NUMPY = 32 << 10
@@ -173,6 +183,22 @@ class ZeroPadded:
         self._source.readinto(start, out)
         if start <= self._last < start + len(out):
             out[self._last - start] &= self._mask
+
+
+def may_overlap(array: np.ndarray) -> bool:
+    """Return whether elements share memory with each other, as those of a broadcast array do.
+
+    No array that slicing, transposing and reshaping make of one without overlap has any; for odd strides of
+    other origin the answer may be yes where there is none.
+    """
+    reach = array.itemsize
+    for stride, count in sorted(
+        (abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1
+    ):
+        if stride < reach:
+            return array.size > 0
+        reach += stride * (count - 1)
+    return False
 
 
 def gather(array: np.ndarray, start: int, out: np.ndarray) -> None:

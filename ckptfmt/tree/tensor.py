@@ -10,7 +10,7 @@ import numpy as np
 from ckptfmt.errors import TreeError
 from ckptfmt.tree.box import Box, Index, box_of_index
 from ckptfmt.tree.dtypes import DType, dtype_of
-from ckptfmt.tree.source import ArraySource, ZeroPadded, read_box
+from ckptfmt.tree.source import ArraySource, ZeroPadded, may_overlap, read_box
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -118,7 +118,7 @@ class Tensor:
         Raises
         ------
         TreeError
-            Shape or type differ (nothing is cast or broadcast), or it is read-only.
+            Shape or type differ (nothing is cast or broadcast), it is read-only, or its elements overlap.
         """
         self.check_fits(out)
         if out.flags.c_contiguous and out.size and out.dtype == self.dtype.numpy and not self.dtype.packed:
@@ -135,7 +135,10 @@ class Tensor:
             )
             raise TreeError(message)
         if not out.flags.writeable:
-            message = "cannot fill an array that is read-only"
+            message = "cannot fill a copy of a tensor that numpy cannot share, or an array that is read-only"
+            raise TreeError(message)
+        if may_overlap(out):
+            message = "cannot fill an array whose elements share memory with each other"
             raise TreeError(message)
 
     def bytes(self) -> memoryview:

@@ -207,8 +207,10 @@ def _composite(name: str, attributes: dict[Key, Tree], parts: dict[str, object])
 
 
 def _numpy(value: torch.Tensor) -> np.ndarray:
-    """Return a tensor's elements; shared where they lie on the CPU and are what they seem."""
+    """Return a tensor's elements; shared where they lie on the CPU and are what they seem, else read-only."""
     array: np.ndarray = value.resolve_conj().resolve_neg().cpu().numpy()
+    if array.size and array.__array_interface__["data"][0] != value.data_ptr():
+        array.flags.writeable = False  # nobody would see what is written to a copy
     return array
 
 
