@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -136,6 +137,91 @@ def test_given_torch_tensors_are_filled_in_place(tmp_path: Path) -> None:
     out = torch.zeros(6, dtype=torch.bfloat16)
     ckptfmt.load(tmp_path / "c", into={"w": out}).close()
     assert out.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.framework
+def test_torch_tensors_that_numpy_cannot_share_are_refused_not_left_empty(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+    ckptfmt.save({"w": np.arange(6, dtype="c8").reshape(2, 3), "v": np.arange(3.0)}, tmp_path / "c")
+    wrong = {
+        "conjugated": {"w": torch.zeros(2, 3, dtype=torch.complex64).conj()},
+        "negated": {"v": torch.zeros(3, dtype=torch.complex128).conj().imag},
+        "nowhere": {"v": torch.zeros(3, dtype=torch.float64, device="meta")},
+        "sparse": {"v": torch.zeros(3, dtype=torch.float64).to_sparse()},
+        "expanded": {"v": torch.zeros(1, dtype=torch.float64).expand(3)},
+        "other type": {"v": torch.zeros(3)},
+        "other shape": {"v": torch.zeros(1, 3, dtype=torch.float64)},
+    }
+    for name, into in wrong.items():
+        with pytest.raises(ckptfmt.TreeError, match=r"cannot .* at [wv]$|given at v"):
+            pytest.fail(f"{name}: {ckptfmt.load(tmp_path / 'c', into=into)}")
+    turned = torch.zeros(3, 2, dtype=torch.complex64).t()
+    every = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64)[::2])
+    ckptfmt.load(tmp_path / "c", into={"w": turned, "v": every}).close()
+    assert turned.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert every.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("codec", ["raw", "planes+zstd"])
+@pytest.mark.parametrize("copy", [False, True])
+def test_given_arrays_may_have_any_strides_and_byte_order(
+    order: str,
+    codec: str,
+    copy: bool,  # noqa: FBT001 - a parameter
+    tmp_path: Path,
+) -> None:
+    array = np.random.default_rng(1).standard_normal((5, 6, 7))
+    ckptfmt.save({"w": array}, tmp_path / "c", codec=codec)
+    base = np.zeros((12, 12, 14), f"{order}f8")
+    outs = [
+        base[:5, :6, :7],
+        base[9:4:-1, ::2, ::2],
+        np.zeros((7, 6, 5), f"{order}f8").T,
+        np.zeros((6, 5, 7), f"{order}f8").transpose(1, 0, 2),
+        np.zeros(211, f"{order}f8")[1:].reshape(5, 6, 7),
+    ]
+    for out in outs:
+        base[:] = 0
+        ckptfmt.load(tmp_path / "c", into={"w": out}, copy=copy).close()
+        assert np.array_equal(out, array)
+    assert np.count_nonzero(base) == 0  # of the last fill, which is not in it
+
+
+def test_packed_and_empty_tensors_are_filled_too(tmp_path: Path) -> None:
+    codes = np.array([-8, 7, 3]).astype(ml_dtypes.int4)
+    ckptfmt.save({"p": codes, "e": np.zeros((0, 3)), "b": np.array([True, False])}, tmp_path / "c")
+    out = {"p": np.zeros(6, ml_dtypes.int4)[::2], "e": np.zeros((0, 3)), "b": np.zeros(2, bool)}
+    ckptfmt.load(tmp_path / "c", into=out).close()
+    assert out["p"].astype(int).tolist() == [-8, 7, 3]
+    assert out["b"].tolist() == [True, False]
+    with pytest.raises(ckptfmt.TreeError, match="at p"):
+        ckptfmt.load(tmp_path / "c", into={"p": np.zeros(3, np.int8)})
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.broadcast_to(np.zeros(4), (3, 4)),
+        np.lib.stride_tricks.as_strided(np.zeros(6), (3, 4), (8, 8)),
+        np.lib.stride_tricks.as_strided(np.zeros(4), (3, 4), (0, 8)),
+    ],
+    ids=["read-only", "sliding", "repeated"],
+)
+def test_arrays_whose_elements_share_memory_are_refused(out: np.ndarray, tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.ones((3, 4))}, tmp_path / "c")
+    with pytest.raises(ckptfmt.TreeError, match="at w"):
+        ckptfmt.load(tmp_path / "c", into={"w": out})
+
+
+def test_plain_values_are_left_alone_and_texts_refused(tmp_path: Path) -> None:
+    ckptfmt.save({"w": np.ones(2), "lr": 0.5, "names": np.array(["a", "b"])}, tmp_path / "c")
+    out = {"w": np.zeros(2), "lr": 0.0}
+    with ckptfmt.load(tmp_path / "c", into=out) as checkpoint:
+        assert checkpoint["lr"] == 0.5
+        assert (out["lr"], np.asarray(out["w"]).tolist()) == (0.0, [1.0, 1.0])
+    with pytest.raises(ckptfmt.TreeError, match="given at names"):
+        ckptfmt.load(tmp_path / "c", into={"names": np.array(["", ""])})
 
 
 @pytest.mark.parametrize(
