@@ -39,7 +39,8 @@ class Difference:
     max_ulp : int or None
         Greatest distance of two finite floats; None if the type is not one of floats.
     max_abs : float or None
-        Greatest difference of two finite numbers; of 64-bit integers as near as a float is.
+        Greatest difference of two finite numbers; of 64-bit integers as near as a float is, and infinite for
+        floats that are farther apart than any float is from zero.
     max_rel : float or None
         Greatest difference relative to the greater magnitude.
     nan : int
@@ -130,6 +131,8 @@ def _float_statistics(result: Difference, a: np.ndarray, b: np.ndarray, dtype: D
         gap = np.abs(x - y)[both]
         scale = np.maximum(np.abs(x), np.abs(y))[both]
         relative = np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 0)
+        beyond = np.isinf(gap)  # farther apart than a float can tell
+        relative[beyond] = np.abs(x / 2 - y / 2)[both][beyond] / (scale / 2)[beyond]
     ranks_a, ranks_b = _ranks(a, dtype), _ranks(b, dtype)
     steps = np.where(ranks_a > ranks_b, ranks_a - ranks_b, ranks_b - ranks_a)[both]
     return replace(
