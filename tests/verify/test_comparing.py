@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ckptfmt
 from ckptfmt.format.digests import node_digest
-from ckptfmt.testing.strategies import trees
+from ckptfmt.testing.strategies import arrays, trees
+from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype
 from ckptfmt.tree.nodes import Composite, Opaque, Strings
 from ckptfmt.tree.tensor import Tensor
+from ckptfmt.verify import comparing
 from ckptfmt.verify.comparing import compare
 
 if TYPE_CHECKING:
@@ -127,6 +131,45 @@ def test_one_element_is_found_in_every_type(array: np.ndarray) -> None:
     other[3] = 1
     (entry,) = compare(array, other).entries
     assert (entry.status, entry.first) == ("bits", (3,))
+
+
+@FIXED
+@given(data=st.data(), name=st.sampled_from([*DTYPE_NAMES, "s3"]))
+def test_pieces_tell_what_a_loop_tells(data: st.DataObject, name: str) -> None:
+    kind = dtype(name)
+    shape = data.draw(st.sampled_from([(37,), (5, 9), (3, 4, 4), ()]))
+    a, b = (data.draw(arrays(kind, shape)) for _ in range(2))
+    b = np.where(data.draw(arrays(dtype("bool"), shape)), a, b).astype(kind.numpy)
+    with mock.patch.object(comparing, "_PIECE", 16):
+        (entry,) = compare(a, b).entries
+    one, other = (Tensor.of(array)[...] for array in (a, b))
+    unequal = [i for i in np.ndindex(shape) if one[i].tobytes() != other[i].tobytes()]
+    assert entry.status == ("bits" if unequal else "equal")
+    assert entry.first == (unequal[0] if unequal else None)
+    if unequal:
+        assert entry.difference is not None
+        assert (entry.difference.elements, entry.difference.count) == (a.size, len(unequal))
+
+
+@pytest.mark.parametrize("codec", ["raw", "planes+zstd"])
+def test_a_checkpoint_a_file_and_a_live_state_are_compared_alike(codec: str, tmp_path: Path) -> None:
+    state = {"w": np.arange(20, dtype="f4").reshape(4, 5), "b": np.ones(3, "i8")}
+    other = {"w": state["w"].copy(), "b": state["b"]}
+    other["w"][2, 3] = np.nextafter(other["w"][2, 3], np.float32(100))
+    places: dict[str, tuple[object, object]] = {"live": (state, other)}
+    for name, tree in (("a", state), ("b", other)):
+        ckptfmt.save(tree, tmp_path / name, codec=codec)
+        np.savez(tmp_path / f"{name}.npz", **tree)
+    places["native"] = (tmp_path / "a", tmp_path / "b")
+    places["foreign"] = (tmp_path / "a.npz", str(tmp_path / "b.npz"))
+    places["mixed"] = (tmp_path / "a", tmp_path / "b.npz")
+    places["live and file"] = (state, tmp_path / "b.npz")
+    for one, two in places.values():
+        assert compare(one, one).equal
+        (entry,) = compare(one, two).different
+        assert (entry.path, entry.status, entry.first) == ("w", "bits", (2, 3))
+        assert entry.difference is not None
+        assert entry.difference.max_ulp == 1
 
 
 def test_claimed_digests_spare_the_reading(tmp_path: Path) -> None:

@@ -166,3 +166,39 @@ def test_pieces_tell_what_the_whole_tells(data: st.DataObject, name: str, cut: i
     a, b = (data.draw(arrays(kind, (6,))) for _ in range(2))
     whole = difference(a, b, kind)
     assert merged(difference(a[:cut], b[:cut], kind), difference(a[cut:], b[cut:], kind)) == whole
+
+
+@pytest.mark.parametrize(("name", "ulps"), [("f64", 2 * 0x7FEFFFFFFFFFFFFF), ("f32", 2 * 0x7F7FFFFF)])
+def test_the_two_greatest_floats_are_twice_themselves_apart(name: str, ulps: int) -> None:
+    greatest = np.finfo({"f64": "f8", "f32": "f4"}[name]).max
+    found = of(name, -greatest, greatest)
+    assert (found.max_ulp, found.max_rel) == (ulps, 2.0)
+    assert found.max_abs == (math.inf if name == "f64" else 2 * float(greatest))
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("i64", -(2**63), 2**63 - 1),
+        ("u64", 0, 2**64 - 1),
+        ("i64", 2**63 - 1, 2**63 - 2),
+        ("u64", 2**64 - 1, 2**64 - 2),
+        ("i8", -128, 127),
+        ("i4", -8, 7),
+        ("u2", 0, 3),
+    ],
+)
+def test_extremes_of_integers_do_not_wrap(name: str, one: int, other: int) -> None:
+    for a, b in ((one, other), (other, one)):
+        found = of(name, a, b)
+        assert (found.count, found.max_abs, found.max_ulp) == (1, float(abs(one - other)), None)
+
+
+@pytest.mark.parametrize("name", ["c64", "c128"])
+def test_parts_of_complex_numbers_count_nan_and_zero_signs_apart(name: str) -> None:
+    kind = dtype(name)
+    a = np.array([complex(0.0, 1.0), complex(math.nan, 1.0), complex(2.0, 3.0)], kind.numpy)
+    b = np.array([complex(-0.0, 1.0), complex(1.0, math.nan), complex(2.0, 3.0)], kind.numpy)
+    found = difference(a, b, kind)
+    assert (found.elements, found.count, found.first) == (3, 2, 0)
+    assert (found.zero_sign, found.nan, found.nan_payload, found.max_ulp) == (1, 2, 0, 0)
