@@ -269,7 +269,7 @@ class _State:
         return self.ordinals[_row_key(tensor)]
 
     def overlaps(self) -> list[Finding]:
-        """Tell of tensors that share part of their memory: they are stored apart."""
+        """Tell of tensors that are other views of the memory that one more lies in: they are stored apart."""
         ranges = sorted(
             (*source.extent(_address(tensor)), ordinal)
             for ordinal, tensor in enumerate(self.tensors)
@@ -279,7 +279,7 @@ class _State:
         for low, high, ordinal in ranges:
             if low < reach:
                 names = [display(self.plan.rows[index].path) for index in (ordinal, owner)]
-                message = f"shares part of its memory with {names[1]}; both are stored whole"
+                message = f"is another view of the memory of {names[1]}; both are stored whole"
                 found.append(Finding("overlap", names[0], Severity.INFO, message))
             if high > reach:
                 reach, owner = high, ordinal

@@ -11,7 +11,6 @@ import operator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from ckptfmt.tree.box import Box
 
@@ -295,7 +294,8 @@ def _read_rows(
         start = first + index * row  # from the first element of the box to its last: no chunk beside it
         slab = _read_run(source, dtype, start, start + (count - 1) * row + tail)
         steps = [stride * slab.itemsize for stride in strides]
-        out[index : index + count] = as_strided(slab, (count, *box.shape[1:]), steps)
+        inside = (count, *box.shape[1:])
+        out[index : index + count] = np.ndarray(inside, slab.dtype, slab.view(np.uint8), strides=steps)
 
 
 def _read_run(source: Source, dtype: DType, first: int, last: int) -> np.ndarray:
