@@ -223,3 +223,95 @@ def test_a_tree_with_nothing_to_store_is_a_checkpoint(tmp_path: Path) -> None:
         receipt = ckptfmt.save(tree, tmp_path / str(i))
         with ckptfmt.load(tmp_path / str(i), verify="full") as checkpoint:
             assert ckptfmt.digest(checkpoint).root == receipt.root
+
+
+def views() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    base = np.arange(100.0)
+    square = base.reshape(10, 10)
+    return {
+        "interleaved": (base[::2], base[1::2]),
+        "reversed": (base, base[::-1]),
+        "transposed": (square, square.T),
+        "columns": (square[:, :5], square[:, 5:]),
+        "other type": (base, base.view("i8")),
+        "other shape": (base, square),
+        "inside": (base, base[10:20]),
+    }
+
+
+@pytest.mark.parametrize("name", list(views()))
+def test_other_views_of_one_memory_are_stored_apart_and_told(name: str, tmp_path: Path) -> None:
+    a, b = views()[name]
+    receipt = ckptfmt.save({"a": a, "b": b}, tmp_path / "c")
+    (finding,) = receipt.findings
+    assert (finding.kind, finding.severity.value) == ("overlap", "info")
+    assert (receipt.tensors, receipt.nbytes) == (2, a.nbytes + b.nbytes)
+    with ckptfmt.load(tmp_path / "c") as checkpoint:
+        assert np.array_equal(tensor(checkpoint, "a").numpy(), a)
+        assert np.array_equal(tensor(checkpoint, "b").numpy(), b)
+
+
+def test_neighbours_and_empty_views_are_no_overlap(tmp_path: Path) -> None:
+    base = np.arange(100.0)
+    receipt = ckptfmt.save({"a": base[:50], "b": base[50:], "c": base[20:20]}, tmp_path / "c")
+    assert receipt.findings == ()
+
+
+def test_ties_are_stored_once_and_come_back_as_ties(tmp_path: Path) -> None:
+    weight = np.arange(6.0).reshape(2, 3)
+    tree = {"b": [weight], "a": weight, "same": weight[:], "copy": weight.copy()}
+    one = ckptfmt.save(tree, tmp_path / "one")
+    assert (one.tensors, one.nbytes) == (2, 2 * weight.nbytes)
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert [row[0] for row in manifest["tensors"]] == [["a"], ["copy"]]
+    with ckptfmt.load(tmp_path / "one") as checkpoint:
+        tied, copied = tensor(checkpoint, "a"), tensor(checkpoint, "copy")
+        assert tensor(checkpoint, "b", 0).identity == tied.identity != copied.identity
+        assert np.shares_memory(tied.numpy(), tensor(checkpoint, "same").numpy())
+        assert not np.shares_memory(tied.numpy(), copied.numpy())
+        two = ckptfmt.save(checkpoint, tmp_path / "two")
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert (two.root, two.tensors) == (one.root, 2)
+
+
+def test_views_of_no_memory_are_no_ties(tmp_path: Path) -> None:
+    nothing = np.zeros((0, 3))
+    assert ckptfmt.save({"a": nothing, "b": nothing[:]}, tmp_path / "c").tensors == 2
+
+
+def test_tensors_of_two_checkpoints_do_not_mix(tmp_path: Path) -> None:
+    """Both have a row 0; that makes them no tie."""
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        ckptfmt.save({"w": np.full(4, value)}, tmp_path / name)
+    with ckptfmt.load(tmp_path / "one") as one, ckptfmt.load(tmp_path / "two") as two:
+        ckptfmt.save({"a": one["w"], "b": two["w"], "whole": two}, tmp_path / "both")
+    with ckptfmt.load(tmp_path / "both") as both:
+        assert [float(t[0]) for t in both.tensors().values()] == [1.0, 2.0, 2.0]
+        assert len({t.identity for t in both.tensors().values()}) == 2
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("verify", ["access", "full", "none"])
+def test_arrays_are_writable_and_outlive_their_checkpoint(
+    codec: str,
+    copy: bool,  # noqa: FBT001 - a parameter
+    verify: Any,  # noqa: ANN401 - a parameter
+    tmp_path: Path,
+) -> None:
+    state = {name: example(dtype(name), (3, 5)) for name in [*DTYPE_NAMES, "s3"]}
+    state |= {f"{name}0": example(dtype(name), ()) for name in DTYPE_NAMES}
+    ckptfmt.save(state, tmp_path / "c", codec=codec)
+    before = files(tmp_path / "c")
+    with ckptfmt.load(tmp_path / "c", copy=copy, verify=verify) as checkpoint:
+        whole = {name: tensor(checkpoint, name).numpy() for name in state}
+        parts = {name: tensor(checkpoint, name)[1:, 2:] for name in state if not name.endswith("0")}
+    if verify == "none":
+        shutil.rmtree(tmp_path / "c")
+    for name, array in state.items():
+        assert whole[name].tobytes() == array.tobytes()
+        whole[name][...] = np.zeros((), array.dtype)
+        assert whole[name].tobytes() == bytes(array.nbytes)
+    for array in parts.values():
+        array[...] = np.zeros((), array.dtype)
+    assert verify == "none" or files(tmp_path / "c") == before

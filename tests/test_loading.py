@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import ckptfmt
 from ckptfmt.format.digests import chunk_digest
 from ckptfmt.parallel import rowsource
-from ckptfmt.testing.strategies import boxes
+from ckptfmt.testing.strategies import arrays, boxes
+from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -307,3 +308,52 @@ def test_nothing_is_filled_unless_everything_fits(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.TreeError, match="at b"):
         ckptfmt.load(tmp_path / "c", into={"a": a, "b": np.zeros(5)})
     assert a.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "planes+zstd"])
+def test_a_box_of_every_type_is_what_numpy_slices(codec: str, tmp_path: Path) -> None:
+    shape = (7, 5, 9)
+    data = np.random.default_rng(2).integers(0, 2, 315 * 16, np.uint8)  # of a bool, too
+    state = {
+        name: data[: 315 * dtype(name).numpy.itemsize].view(dtype(name).numpy).reshape(shape)
+        for name in [*DTYPE_NAMES, "s3"]
+    }
+    ckptfmt.save(state, tmp_path / "c", codec=codec)
+    indices: list[tuple[Any, ...]] = [
+        (slice(1, 3), slice(2, 4), slice(3, 8)),
+        (slice(0, 7), 4, slice(8, 9)),
+        (3, slice(None), slice(1, 2)),
+        (slice(2, 5),),
+        (-1, -1, -1),
+        (slice(0, 7), slice(0, 5), 0),
+        (slice(3, 3), slice(None), 1),
+    ]
+    for copy in (False, True):
+        with ckptfmt.load(tmp_path / "c", copy=copy) as checkpoint:
+            for name, array in state.items():
+                for index in indices:
+                    found = tensor(checkpoint, name)[index]
+                    expected = np.asarray(array[index], array.dtype)
+                    assert (found.dtype, found.shape) == (array.dtype, expected.shape)
+                    assert found.tobytes() == expected.tobytes(), (name, index)
+
+
+@FIXED
+@given(data=st.data(), array=arrays(), codec=st.sampled_from(["raw", "zstd"]), copy=st.booleans())
+def test_any_box_of_any_tensor_is_what_numpy_slices(
+    data: st.DataObject,
+    array: np.ndarray,
+    codec: str,
+    copy: bool,  # noqa: FBT001 - a parameter
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = tmp_path_factory.mktemp("box") / "c"
+    ckptfmt.save(array, path, codec=codec, direct=False)
+    box = data.draw(boxes(array.shape))
+    expected = array
+    for axis, (offset, length) in enumerate(zip(box.offset, box.shape, strict=True)):
+        expected = np.take(expected, range(offset, offset + length), axis)
+    with ckptfmt.load(path, copy=copy) as checkpoint:
+        found = tensor(checkpoint).read(box)
+    assert (found.dtype, found.shape) == (array.dtype, box.shape)
+    assert found.tobytes() == expected.tobytes()
