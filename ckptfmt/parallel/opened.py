@@ -57,7 +57,9 @@ def read_manifest(directory: Directory) -> Manifest:
         reader = open_listed(directory, MANIFEST, rule="R-001")
     except MissingFileError:
         raise MissingFileError(
-            f"the directory is no checkpoint: it has no {MANIFEST}", rule="R-001", file=directory.path
+            "the directory is no checkpoint: it has no manifest",
+            rule="R-001",
+            file=directory.joined(MANIFEST),
         ) from None
     with reader:
         if reader.size > MAX_MANIFEST:
