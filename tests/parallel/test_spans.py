@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from itertools import pairwise
 
@@ -145,3 +146,27 @@ def test_what_is_written_does_not_depend_on_threads(threads: int, codec: str) ->
     one = write_data(made, tensors, create, level=1, threads=1, progress=Progress(None, 0))  # type: ignore[arg-type]
     assert written.digests == one.digests
     assert written.lengths == one.lengths
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thousands_of_odd_lengths_are_written_once_each(seed: int) -> None:
+    """Ends of spans lie in the middle of pages, and a page may hold dozens of tensors."""
+    rng = random.Random(seed)  # noqa: S311 - no secrets here
+    most = (40, 700, 9_000, 60_000)[seed]
+    lengths = [rng.randrange(most) | 1 for _ in range((60_000, 30_000, 4_000, 500)[seed])]
+    if seed == 0:
+        lengths[30_000] = SPAN + 1  # so that spans begin and end among the smallest, too
+    made = planned(lengths, shard_size=11 << 20)
+    total = 0
+    for index, shard in enumerate(made.shards):
+        found = spans(made, index)
+        end = shard.header_size
+        for span, after in zip(found, [*found[1:], None], strict=True):
+            assert span.size == bytes_of(span)
+            assert not span.tail or (after and span.tail[0][:3] == after.pieces[0][:3])
+            if span.first_page < span.write_end:
+                assert span.first_page == end
+                end = span.write_end
+            total += span.size
+        assert end == shard.header_size + shard.data_size
+    assert total == sum(lengths)
