@@ -17,6 +17,7 @@ from ckptfmt.format.constants import CHUNK, DIGEST
 from ckptfmt.format.digests import chunk_digest, tensor_digest
 from ckptfmt.format.planning import chunk_count
 from ckptfmt.tree.paths import display
+from ckptfmt.tree.source import copy_bytes
 
 if TYPE_CHECKING:
     from ckptfmt.format.rows import TensorRow
@@ -39,7 +40,7 @@ class RowSource:
         Whether to compare digests; each chunk once where it is mapped, at every read where it is copied.
     """
 
-    __slots__ = ("_digests", "_looked", "_opened", "_problem", "_row", "_stored", "_trusted")
+    __slots__ = ("_digests", "_looked", "_opened", "_problem", "_row", "_shown", "_stored", "_trusted")
 
     def __init__(self, opened: OpenedCheckpoint, row: TensorRow, *, verify: bool) -> None:
         self._opened = opened
@@ -47,11 +48,17 @@ class RowSource:
         self._trusted: bytearray | None = None if verify else bytearray(b"\x01") * chunk_count(row.nbytes)
         self._digests: bytes | None = None
         self._stored: list[tuple[int, int, bytes]] | None = None
+        self._shown = False
         self._looked = False
         self._problem: FormatError | StorageError | None = None
 
     def view(self, start: int, stop: int) -> memoryview | None:
         """Return mapped bytes of a raw row after verifying the chunks they lie in."""
+        data = self._view(start, stop)
+        self._shown = self._shown or data is not None
+        return data
+
+    def _view(self, start: int, stop: int) -> memoryview | None:
         row = self._row
         if row.codec != "raw" or start == stop:
             return None
@@ -193,7 +200,11 @@ class RowSource:
         return self._places()[index][0]
 
     def readinto(self, start: int, out: memoryview) -> None:
-        """Fill `out` with verified bytes."""
+        """Fill `out` with verified bytes; where bytes were mapped and handed out, as they are there now."""
+        shown = self._view(start, start + len(out)) if self._shown else None
+        if shown is not None:
+            copy_bytes(out, shown)
+            return
         done = 0
         while done < len(out):
             index, within = divmod(start + done, CHUNK)
@@ -208,7 +219,7 @@ class RowSource:
 
     def _read_part(self, index: int, within: int, length: int, piece: memoryview) -> None:
         start = index * CHUNK + within
-        mapped = self.view(start, start + len(piece))
+        mapped = self._view(start, start + len(piece))
         if mapped is not None:
             piece[:] = mapped
             return
