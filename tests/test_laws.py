@@ -217,6 +217,28 @@ def test_loaded_arrays_are_writable_and_the_file_stays(tmp_path: Path) -> None:
     assert tensor(ckptfmt.load(tmp_path / "c"), "w").numpy().max() == 0
 
 
+@pytest.mark.parametrize("change", ["all", "some"])
+def test_what_was_written_to_loaded_arrays_is_saved_whole(change: str, tmp_path: Path) -> None:
+    """Lengths are odd, so that spans of the new file share pages: all of each must come from one place."""
+    state = {f"w{i}": np.arange((1 << 20) + 1 + 11 * i, dtype="f4") for i in range(6)}
+    ckptfmt.save(state, tmp_path / "one")
+    before = files(tmp_path / "one")
+    with ckptfmt.load(tmp_path / "one") as checkpoint:
+        for name in list(state)[:: 1 if change == "all" else 2]:
+            array = tensor(checkpoint, name).numpy()
+            array *= -1
+            state[name] = -state[name]
+        receipt = ckptfmt.save(checkpoint, tmp_path / "two", shard_size=9 << 20)
+        assert ckptfmt.digest(checkpoint).root == receipt.root
+        for name, array in state.items():
+            out = np.empty_like(array)
+            tensor(checkpoint, name).into(out)
+            assert np.array_equal(out, array)
+    assert files(tmp_path / "one") == before
+    with ckptfmt.load(tmp_path / "two", verify="full") as checkpoint:
+        assert all(np.array_equal(tensor(checkpoint, name).numpy(), array) for name, array in state.items())
+
+
 def test_a_tree_with_nothing_to_store_is_a_checkpoint(tmp_path: Path) -> None:
     nothings: tuple[object, ...] = (None, {}, [], 5, "x", {"a": np.zeros((0, 3))})
     for i, tree in enumerate(nothings):
