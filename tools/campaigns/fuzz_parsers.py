@@ -50,8 +50,8 @@ def distil(name: str, place: Path) -> int:
     inputs = [path.read_bytes() for path in sorted((place / "reached").iterdir())]
     kept = fuzzer.needed([data for data in inputs if len(data) <= _LONGEST], count=_COUNT)
     folder = CORPUS / name
-    folder.mkdir(exist_ok=True)
     for data in kept:
+        folder.mkdir(exist_ok=True)
         (folder / f"reached-{hashlib.sha256(data).hexdigest()[:12]}").write_bytes(data)
     print(f"{name}: {len(kept)} inputs put into the corpus", flush=True)
     return 0
