@@ -239,6 +239,23 @@ def test_what_was_written_to_loaded_arrays_is_saved_whole(change: str, tmp_path:
         assert all(np.array_equal(tensor(checkpoint, name).numpy(), array) for name, array in state.items())
 
 
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.pt"])
+def test_what_was_written_to_arrays_read_from_files_is_saved_too(name: str, tmp_path: Path) -> None:
+    state = {"w": np.arange(1_500_001, dtype="f4"), "v": np.arange(7.0)}
+    ckptfmt.write(state, tmp_path / name)
+    before = files(tmp_path)
+    with ckptfmt.read(tmp_path / name) as found:
+        for array in (tensor(found, "w").numpy(), tensor(found, "v").numpy()):
+            array *= -1
+        shown = {key: tensor(found, key).numpy()[1] for key in state}
+        receipt = ckptfmt.save(found, tmp_path / "c")
+        assert ckptfmt.digest(found).root == receipt.root
+    with ckptfmt.load(tmp_path / "c", verify="full") as checkpoint:
+        assert {key: tensor(checkpoint, key).numpy()[1] for key in state} == shown
+    shutil.rmtree(tmp_path / "c")
+    assert files(tmp_path) == before
+
+
 def test_a_tree_with_nothing_to_store_is_a_checkpoint(tmp_path: Path) -> None:
     nothings: tuple[object, ...] = (None, {}, [], 5, "x", {"a": np.zeros((0, 3))})
     for i, tree in enumerate(nothings):

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol, final
 
 from ckptfmt.errors import NotFoundError, StorageError, TruncatedError
+from ckptfmt.tree.source import copy_bytes
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -247,18 +248,25 @@ class RangeSource:
         The range, checked against the reader's size here.
     """
 
-    __slots__ = ("_length", "_offset", "_reader")
+    __slots__ = ("_length", "_offset", "_reader", "_shown")
 
     def __init__(self, reader: ByteReader, offset: int, length: int) -> None:
         check_range(reader, offset, length)
+        self._shown = False
         self._reader = reader
         self._offset = offset
         self._length = length
 
     def view(self, start: int, stop: int) -> memoryview | None:
         """Return mapped bytes."""
-        return self._reader.view(self._offset + start, stop - start)
+        data = self._reader.view(self._offset + start, stop - start)
+        self._shown = self._shown or data is not None
+        return data
 
     def readinto(self, start: int, out: memoryview) -> None:
-        """Read bytes."""
-        self._reader.readinto(self._offset + start, out)
+        """Read bytes; where they were mapped and handed out, as they are there now."""
+        shown = self._reader.view(self._offset + start, len(out)) if self._shown else None
+        if shown is None:
+            self._reader.readinto(self._offset + start, out)
+        else:
+            copy_bytes(out, shown)

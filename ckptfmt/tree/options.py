@@ -9,6 +9,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, SupportsIndex
 
+import numpy as np
+
 from ckptfmt.errors import OptionError
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ def whole_number(name: str, value: SupportsIndex, low: int, high: int) -> int:
     OptionError
         It is no integer (a bool is none), or not in [`low`, `high`].
     """
-    if not isinstance(value, bool) and isinstance(value, SupportsIndex):
+    if not isinstance(value, (bool, np.bool_)) and isinstance(value, SupportsIndex):
         try:
             number = operator.index(value)
-        except TypeError:  # an array of several, for one
+        except TypeError:  # an array of several, or of bools
             number = low - 1
         if low <= number <= high:
             return number
