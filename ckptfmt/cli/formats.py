@@ -36,5 +36,6 @@ def _document(row: "Format") -> "dict[str, JSON]":
         "extensions": list(row.extensions),
         "codecs": list(row.codecs),
         "sharded": row.shards,
+        "written": row.writable,
         "extra": row.extra,
     }

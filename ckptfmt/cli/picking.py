@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ckptfmt.containers.noted.planning import pieces
 from ckptfmt.containers.npy.header import encode_header
 from ckptfmt.errors import ConversionError
-from ckptfmt.frameworks.flat.planning import pieces
 from ckptfmt.tree.paths import display, glob_matcher
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import leaves

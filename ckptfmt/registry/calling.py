@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ckptfmt.errors import ConversionError, MissingExtraError
-from ckptfmt.registry.table import Format, format_named
+from ckptfmt.registry.table import NATIVE, Format, format_named
 
 if TYPE_CHECKING:
     import os
@@ -120,7 +120,9 @@ def write_foreign(
 
 
 def check_options(found: Format, *, codec: str | None, shard_size: int | None) -> None:
-    """Raise ConversionError unless a format has the codec and, if one is given, a size of shards."""
+    """Raise ConversionError unless a format is written, with the codec and the size of shards if given."""
+    if not found.writable:
+        _required(found, found.writer)
     if codec is not None and codec not in found.codecs:
         known = " or ".join(found.codecs)
         raise ConversionError(f"{found.name} cannot store data as {codec!r}, only as {known}")
@@ -131,8 +133,10 @@ def check_options(found: Format, *, codec: str | None, shard_size: int | None) -
 
 
 def _required(found: Format, dotted: str | None) -> str:
-    if dotted is None:
+    if dotted is None and found.name == NATIVE:
         raise ConversionError(f"{found.name} is our own format: load and save do it")
+    if dotted is None:
+        raise ConversionError(f"{found.name} is read, never written; write {found.instead or NATIVE}")
     return dotted
 
 

@@ -32,13 +32,15 @@ class Format:
         Endings of the targets that mean this format where none is named: with the dot, lower case; empty for
         no ending at all. Never used to tell what a file holds.
     reader, writer : str or None
-        ``"module:function"``; None for our own format.
+        ``"module:function"``. Both None for our own format; `writer` alone None where files are only read.
     codecs : tuple of str
         How its data can be stored, the default first.
     shards : bool
         Whether it can be spread over files of a given size.
     extra : str or None
         The extra that reading and writing need.
+    instead : str or None
+        Of a format that is only read: what to write, as the name of a format.
     """
 
     name: str
@@ -50,6 +52,12 @@ class Format:
     codecs: tuple[str, ...] = ("raw",)
     shards: bool = False
     extra: str | None = None
+    instead: str | None = None
+
+    @property
+    def writable(self) -> bool:
+        """Whether files of this format can be written."""
+        return self.writer is not None or self.name == NATIVE
 
 
 _FORMATS = (

@@ -16,7 +16,9 @@ def test_every_kind_of_integer_is_one(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0, 6, 3.0, True, np.True_, np.array(True), "3", None, [3], np.array([3, 4]), 3 + 0j, np.float32(3)], ids=repr
+    "value",
+    [0, 6, 3.0, True, np.True_, np.ones((), "?"), "3", None, [3], np.array([3, 4]), 3 + 0j, np.float32(3)],
+    ids=repr,
 )
 def test_what_is_no_integer_in_range_is_refused_by_name(value: int) -> None:
     with pytest.raises(OptionError, match="n must be an integer from 1 to 5"):

@@ -1,10 +1,5 @@
-"""A tree in a container of named arrays: NPZ and safetensors files of no particular framework.
+"""Files of named arrays of no particular framework: NPZ, safetensors, HDF5.
 
-- `entries`: what a container holds, as any of them tells it;
-- `note`: the structure note, by which a tree comes back whole;
-- `planning`: a tree to rows of the container, and whether it needs a note;
-- `npz`, `safetensors`: the readers and writers.
-
-A flat mapping of names to tensors that the container can hold as they are is written without a note. Without
-a note, names are read as they stand: nothing is split at dots or slashes.
+Readers and writers; what they have in common with every container of named arrays is in
+`ckptfmt.containers.noted`.
 """

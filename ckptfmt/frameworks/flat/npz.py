@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ckptfmt.containers.noted.entries import Entry
+from ckptfmt.containers.noted.note import NOTE, tree_of
+from ckptfmt.containers.noted.planning import Held, pieces, plan
 from ckptfmt.containers.npy.values import MAX_STRINGS
 from ckptfmt.containers.npz import NpzWriter, read_members
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.errors import LimitError, TreeError
-from ckptfmt.frameworks.flat.entries import Entry
-from ckptfmt.frameworks.flat.note import NOTE, tree_of
-from ckptfmt.frameworks.flat.planning import Held, pieces, plan
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.storage.replace import replacing
 from ckptfmt.tree.checkpoint import Checkpoint

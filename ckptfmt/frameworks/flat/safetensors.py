@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.noted.entries import Entry
+from ckptfmt.containers.noted.note import NOTE, tree_of
 from ckptfmt.containers.safetensors import DTYPES, decode_header
 from ckptfmt.containers.safetensors_index import (
     INDEX_SUFFIX,
@@ -23,8 +25,6 @@ from ckptfmt.containers.safetensors_index import (
     stray_shards,
 )
 from ckptfmt.errors import FormatError, NotFoundError
-from ckptfmt.frameworks.flat.entries import Entry
-from ckptfmt.frameworks.flat.note import NOTE, tree_of
 from ckptfmt.frameworks.flat.safetensors_files import METADATA_TAG, write_file, write_shards
 from ckptfmt.storage.reader import FileReader, RangeSource
 from ckptfmt.tree.checkpoint import Checkpoint

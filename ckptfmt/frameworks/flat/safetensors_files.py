@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.noted.note import NOTE
+from ckptfmt.containers.noted.planning import Held, Plan, Row, pieces, plan
 from ckptfmt.containers.safetensors import (
     DTYPES,
     MAX_HEADER,
@@ -23,8 +25,6 @@ from ckptfmt.containers.safetensors import (
 )
 from ckptfmt.containers.safetensors_index import INDEX_SUFFIX, decode_index, encode_index
 from ckptfmt.errors import CkptError, ConversionError, ExistsError
-from ckptfmt.frameworks.flat.note import NOTE
-from ckptfmt.frameworks.flat.planning import Held, Plan, Row, pieces, plan
 from ckptfmt.storage.commit import Staging
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.storage.replace import replacing

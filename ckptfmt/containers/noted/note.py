@@ -19,8 +19,8 @@ from ckptfmt.tree.walk import MAX_DEPTH, MAX_REFERENCES, children
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ckptfmt.frameworks.flat.entries import Entry
-    from ckptfmt.frameworks.flat.planning import Row
+    from ckptfmt.containers.noted.entries import Entry
+    from ckptfmt.containers.noted.planning import Row
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["NOTE", "decode_note", "encode_note", "tree_of"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ckptfmt.frameworks.flat.note import NOTE, encode_note
+from ckptfmt.containers.noted.note import NOTE, encode_note
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import tag_of
 from ckptfmt.tree.paths import display, encode_path

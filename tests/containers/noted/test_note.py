@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from ckptfmt.containers.noted.entries import Entry
+from ckptfmt.containers.noted.note import NOTE, decode_note, tree_of
 from ckptfmt.errors import FormatError
-from ckptfmt.frameworks.flat.entries import Entry
-from ckptfmt.frameworks.flat.note import NOTE, decode_note, tree_of
 from ckptfmt.tree.canonical import dumps, loads
 from ckptfmt.tree.findings import Severity
 from ckptfmt.tree.tensor import Tensor
