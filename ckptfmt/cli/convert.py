@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from ckptfmt.cli.documents import finding_lines, findings_json, hex_or_none, plural
-from ckptfmt.cli.options import AsJson, Source, size
+from ckptfmt.cli.options import AsJson, From, Source, size
 from ckptfmt.cli.output import Block, Result, progress_bar
 from ckptfmt.cli.sizes import show_size
 
@@ -64,6 +64,7 @@ def convert_path(  # noqa: PLR0913 - each is a choice of the user's
     source: Source,
     target: _Target,
     *,
+    source_format: From = None,
     to: _To = None,
     codec: _Codec = None,
     shard_size: _ShardSize = None,
@@ -89,6 +90,7 @@ def convert_path(  # noqa: PLR0913 - each is a choice of the user's
         done = convert(
             source,
             target,
+            source_format=source_format,
             to=_format(target, to),
             codec=codec,
             shard_size=shard_size,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckptfmt.cli.documents import plural
-from ckptfmt.cli.options import AsJson, Source
+from ckptfmt.cli.options import AsJson, From, Source
 from ckptfmt.cli.output import Result
 from ckptfmt.cli.sizes import show_size
 
@@ -27,6 +27,7 @@ def extract_tensors(
         typer.Argument(metavar="NAME...", help="Paths or globs of tensors; a box of one as 'a/b[0:10,:]'."),
     ],
     *,
+    source_format: From = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -39,11 +40,11 @@ def extract_tensors(
     """Write one tensor as .npy, or several as .npz. Only the bytes that are asked for are read."""
     del as_json
     if out == "-":
-        return Result(None, data=_to_pipe(path, names))
+        return Result(None, data=_to_pipe(path, names, source_format))
     from ckptfmt.cli.picking import pick
     from ckptfmt.conversion import read
 
-    with read(path) as checkpoint:
+    with read(path, format=source_format) as checkpoint:
         picked = pick(checkpoint.tree, names)
         single = len(picked) == 1 and not (out or "").lower().endswith(".npz")
         target = out or ("extracted.npy" if single else "extracted.npz")
@@ -51,7 +52,7 @@ def extract_tensors(
         return _result(picked, target)
 
 
-def _to_pipe(path: str, names: list[str]) -> "Iterator[bytes | memoryview]":
+def _to_pipe(path: str, names: list[str], source_format: str | None) -> "Iterator[bytes | memoryview]":
     """Yield the bytes of the file; the checkpoint is open as long as they are taken."""
     import tempfile
     from pathlib import Path
@@ -60,7 +61,7 @@ def _to_pipe(path: str, names: list[str]) -> "Iterator[bytes | memoryview]":
     from ckptfmt.conversion import read
     from ckptfmt.storage.reader import FileReader
 
-    with read(path) as checkpoint:
+    with read(path, format=source_format) as checkpoint:
         picked = pick(checkpoint.tree, names)
         if len(picked) == 1:
             yield from npy_pieces(picked[0])

@@ -17,10 +17,20 @@ def list_formats(*, as_json: AsJson = False) -> Result:
     del as_json
     from ckptfmt.registry import formats
 
-    rows = [(row.name, _endings(row), " ".join(row.codecs), row.summary) for row in formats()]
+    rows = [
+        (
+            row.name,
+            "read, write" if row.writable else "read",
+            _endings(row),
+            " ".join(row.codecs) if row.writable else "",
+            row.extra or "",
+            row.summary,
+        )
+        for row in formats()
+    ]
     return Result(
         {"formats": [_document(row) for row in formats()]},
-        (Table(("format", "targets", "codecs", "what it is"), rows),),
+        (Table(("format", "is", "targets", "codecs", "extra", "what it is"), rows),),
     )
 
 

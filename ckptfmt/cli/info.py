@@ -13,7 +13,7 @@ from ckptfmt.cli.documents import (
     leftover_table,
     plural,
 )
-from ckptfmt.cli.options import AsJson, Source
+from ckptfmt.cli.options import AsJson, From, Source
 from ckptfmt.cli.output import Block, Result, Table
 from ckptfmt.cli.sizes import show_size
 
@@ -35,6 +35,7 @@ def show_info(
         list[str] | None, typer.Argument(metavar="[GLOB]...", help="Show only these paths of the tree.")
     ] = None,
     *,
+    source_format: From = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=0, help="Show at most this many rows of each table.")
     ] = None,
@@ -49,7 +50,7 @@ def show_info(
     from ckptfmt.errors import UnknownFormatError
 
     try:
-        checkpoint = read(path)
+        checkpoint = read(path, format=source_format)
     except UnknownFormatError:
         result = _directory(path)
         if result is None:

@@ -189,6 +189,7 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     *,
+    source_format: str | None = None,
     to: str | None = None,
     codec: str | None = None,
     shard_size: int | None = None,
@@ -208,6 +209,8 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
     Parameters
     ----------
     source, target : str or os.PathLike
+    source_format : str, optional
+        The source's format; told from its content by default.
     to : str, optional
         The target's format; told from its extension by default.
     codec : str, optional
@@ -243,7 +246,7 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
         As the reader and the writer say.
     """
     refuse_overlap(source, target)
-    with read(source) as opened:
+    with read(source, format=source_format) as opened:
         options = options_for(
             target,
             to=to,

@@ -115,3 +115,16 @@ def test_nothing_is_replaced_unasked_and_nothing_half_written(step: Path) -> Non
     failed = [invoke(["extract", "step", name, "-o", "z.npy", "--overwrite"]) for name in ("m/w", "m/w[0]")]
     assert 4 in failed
     assert not [path for path in step.iterdir() if path.name.startswith(".")]
+
+
+def test_the_format_of_a_source_may_be_told(step: Path) -> None:
+    assert invoke(["extract", "step", "m/w", "--from", "ckptfmt", "-o", "w.npy"]) == 0
+    assert np.array_equal(np.load(step / "w.npy"), W)
+    for command in (
+        ["info", "step"],
+        ["convert", "step", "x.npz"],
+        ["extract", "step", "m/w", "-o", "v.npy"],
+    ):
+        assert invoke([*command, "--from", "npz"]) in (4, 5)
+        assert invoke([*command, "--from", "nothing"]) == 2
+    assert sorted(path.name for path in step.iterdir()) == ["step", "w.npy"]

@@ -194,6 +194,7 @@ FORMATS = strict(
                     "extensions": each(TEXT),
                     "codecs": each(TEXT),
                     "sharded": YES,
+                    "written": YES,
                     "extra": TEXT_OR_NULL,
                 }
             )
