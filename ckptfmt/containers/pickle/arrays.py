@@ -9,15 +9,31 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText
+from ckptfmt.containers.npy.sources import FortranSource, SwappedSource
+from ckptfmt.containers.pickle.nodes import Call, FileBytes, Global, LegacyText
 from ckptfmt.errors import FormatError
-from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype
+from ckptfmt.storage.reader import RangeSource
+from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype, dtype_of
+from ckptfmt.tree.tensor import Tensor
 
-__all__ = ["ARRAY", "BUFFER", "SCALAR", "array_of", "bytes_of", "checked_shape", "scalar_of", "text_of"]
+if TYPE_CHECKING:
+    from ckptfmt.tree.source import Source
+
+__all__ = [
+    "ARRAY",
+    "BUFFER",
+    "SCALAR",
+    "array_in_file",
+    "array_of",
+    "bytes_of",
+    "checked_shape",
+    "scalar_of",
+    "text_of",
+]
 
 ARRAY = Global("numpy.core.multiarray", "_reconstruct")
 BUFFER = Global("numpy.core.numeric", "_frombuffer")
@@ -49,6 +65,8 @@ def bytes_of(value: object) -> bytes | None:
     """Return the bytes that a node stands for, in any of the ways that pickles write them, or None."""
     if isinstance(value, bytes):
         return value
+    if isinstance(value, FileBytes):
+        return value.read()
     if not isinstance(value, Call) or value.state is not None:
         return None
     if value.function == _ENCODE and len(value.args) == 2:
@@ -137,15 +155,46 @@ def array_of(call: Call) -> np.ndarray | None:
     FormatError
         Its bytes do not fill its shape.
     """
+    parts = _parts(call)
+    return None if parts is None else _filled(*parts[:3], fortran=parts[3])
+
+
+def array_in_file(call: Call) -> Tensor | None:
+    """Return the array that a call describes as a tensor of the file, or None where it is not in one.
+
+    Raises
+    ------
+    FormatError
+        Its bytes do not fill its shape.
+    """
+    parts = _parts(call)
+    if parts is None or not isinstance(parts[2], FileBytes):
+        return None
+    kind, data, fortran = _dtype_of(parts[0]), parts[2], parts[3]
+    if kind is None or kind.kind in "UMm" or dtype_of(kind).packed:
+        return None
+    shape = checked_shape(parts[1], kind.itemsize)
+    if math.prod(shape) * kind.itemsize != data.length:
+        raise FormatError(f"an array of {kind} {shape} in {data.length} bytes")
+    source: Source = RangeSource(data.reader, data.offset, data.length)
+    if fortran:
+        source = FortranSource(data.reader, data.offset, kind, shape)
+    elif kind.byteorder == ">":
+        source = SwappedSource(source, kind)
+    return Tensor(dtype_of(kind), shape, source, identity=(data, kind.str, kind.name, shape, fortran))
+
+
+def _parts(call: Call) -> tuple[object, object, object, bool] | None:
+    """Return type, shape, bytes and whether the first index varies fastest."""
     if call.function == BUFFER:
         if len(call.args) != 4:
             return None
         data, kind, shape, order = call.args
-        return _filled(kind, shape, data, fortran=text_of(order) == "F")
+        return kind, shape, data, text_of(order) == "F"
     if not isinstance(call.state, tuple) or len(call.state) != 5:
         return None
     _, shape, kind, fortran, data = call.state
-    return _filled(kind, shape, data, fortran=bool(fortran))
+    return kind, shape, data, bool(fortran)
 
 
 def _filled(kind_node: object, shape: object, data_node: object, *, fortran: bool) -> np.ndarray | None:

@@ -7,8 +7,12 @@ that: a `Call` is never made, a `Global` never looked up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["Call", "Global", "LegacyText", "PersistentId", "PickledDict"]
+if TYPE_CHECKING:
+    from ckptfmt.storage.reader import ByteReader
+
+__all__ = ["Call", "FileBytes", "Global", "LegacyText", "PersistentId", "PickledDict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,30 @@ class PersistentId:
     """
 
     value: object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileBytes:
+    """Long bytes, or a long string of Python 2, that were left where they are.
+
+    Attributes
+    ----------
+    reader : ByteReader
+    offset, length : int
+        The range of it, which has been checked to be there.
+    is_text : bool
+        Whether it is a `LegacyText`.
+    """
+
+    reader: ByteReader
+    offset: int
+    length: int
+    is_text: bool = False
+
+    def read(self) -> bytes:
+        """Return the bytes themselves."""
+        data = self.reader.read(self.offset, self.length)
+        return LegacyText(data) if self.is_text else data
 
 
 class LegacyText(bytes):

@@ -8,10 +8,11 @@ from __future__ import annotations
 import codecs
 import re
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.machine import I4, U1, U2, U4, U8, decimal, refuse
-from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText
+from ckptfmt.containers.pickle.nodes import Call, FileBytes, Global, LegacyText
 
 if TYPE_CHECKING:
     from ckptfmt.containers.pickle.machine import Machine, Opcode
@@ -97,7 +98,8 @@ def _binstring(m: Machine) -> None:
     length = m.number(I4)
     if length < 0:
         refuse("a string of negative length")
-    m.stack.append(LegacyText(m.take(length)))
+    data = m.take_long(length)
+    m.stack.append(replace(data, is_text=True) if isinstance(data, FileBytes) else LegacyText(data))
 
 
 def _short_binstring(m: Machine) -> None:
@@ -122,7 +124,7 @@ def _binunicode8(m: Machine) -> None:
 
 
 def _binbytes(m: Machine) -> None:
-    m.stack.append(m.take(m.number(U4)))
+    m.stack.append(m.take_long(m.number(U4)))
 
 
 def _short_binbytes(m: Machine) -> None:
@@ -130,12 +132,12 @@ def _short_binbytes(m: Machine) -> None:
 
 
 def _binbytes8(m: Machine) -> None:
-    m.stack.append(m.take(m.number(U8)))
+    m.stack.append(m.take_long(m.number(U8)))
 
 
 def _bytearray8(m: Machine) -> None:
     m.made()
-    m.stack.append(Call(_BYTEARRAY, (m.take(m.number(U8)),)))
+    m.stack.append(Call(_BYTEARRAY, (m.take_long(m.number(U8)),)))
 
 
 SCALARS: dict[bytes, Opcode] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.machine import U1, U4, U8, decimal, refuse
-from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText, PersistentId, PickledDict
+from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText, PickledDict
 from ckptfmt.errors import LimitError, TruncatedError, UnsupportedVersionError
 from ckptfmt.tree.aliases import canonical_class
 
@@ -219,9 +219,8 @@ def _global(m: Machine) -> None:
 
 
 def _global_lines(m: Machine) -> Global:
-    start = m.at
     module, name = m.line(), m.line()
-    raw = m.data[start : m.at]
+    raw = module + b"\n" + name
     known = m.globals.get(raw)
     if known is None:
         known = m.globals[raw] = Global(*canonical_class(module.decode(), name.decode()))
@@ -276,12 +275,12 @@ def _build(m: Machine) -> None:
 
 def _persid(m: Machine) -> None:
     m.made()
-    m.stack.append(PersistentId(m.line().decode()))
+    m.stack.append(m.refer(m.line().decode()))
 
 
 def _binpersid(m: Machine) -> None:
     m.made()
-    m.stack[-1] = PersistentId(m.stack[-1])
+    m.stack[-1] = m.refer(m.stack[-1])
 
 
 def _proto(m: Machine) -> None:
@@ -292,8 +291,8 @@ def _proto(m: Machine) -> None:
 
 def _frame(m: Machine) -> None:
     length = m.number(U8)
-    if m.at + length > len(m.data):
-        raise TruncatedError(f"a frame of {length} bytes, {len(m.data) - m.at} are left")
+    if length > m.left:
+        raise TruncatedError(f"a frame of {length} bytes, {m.left} are left")
 
 
 def _extension(_: Machine) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ckptfmt.containers.pickle import arrays
 from ckptfmt.containers.pickle.arrays import bytes_of, text_of
-from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText, PersistentId, PickledDict
+from ckptfmt.containers.pickle.nodes import Call, FileBytes, Global, LegacyText, PersistentId, PickledDict
 from ckptfmt.errors import FormatError
 from ckptfmt.tree.arrays import numpy_node
 from ckptfmt.tree.capture import as_tree
@@ -72,8 +72,12 @@ class Values:
             return self._call(value)
         if isinstance(value, PickledDict):
             return self._dict(value)
+        if isinstance(value, FileBytes):
+            value = value.read()
         if isinstance(value, LegacyText):
             return value.text()
+        if type(value) is bytes:
+            return value
         if isinstance(value, Global):
             return Opaque(str(value), {})
         if isinstance(value, PersistentId):
@@ -277,12 +281,14 @@ def _complex(call: Call) -> object:
 
 
 def _array(call: Call) -> object:
-    array = arrays.array_of(call)
-    if array is None:
-        return _strings(call)
+    node: object = arrays.array_in_file(call)
+    if node is None:
+        array = arrays.array_of(call)
+        if array is None:
+            return _strings(call)
+        node = _numpy_node(array)
     cls = call.args[0] if call.function == arrays.ARRAY and call.args else None
     name = str(cls) if isinstance(cls, Global) else "numpy.ndarray"
-    node = _numpy_node(array)
     if isinstance(node, Tensor):
         node.tag = Tag(name)
     return node
