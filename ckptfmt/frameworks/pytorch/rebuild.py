@@ -152,7 +152,7 @@ class Tensors:
             shape = (*shape[:-1], 2 * shape[-1]) if shape else (2,)
         elif kind.role == "complex-half":
             shape = (*shape, 2)
-        identity = (storage.identity, strides, kind.name, flips) if strides.size else None
+        identity = (*_place(storage, strides, kind), flips) if strides.size else None
         self._charge(identity, strides.size * kind.width)
         self._sources[id(source)] = (storage, strides, source)
         return Tensor(dtype(kind.dtype), shape, source, identity=identity)
@@ -164,7 +164,7 @@ class Tensors:
         tree_type = dtype(kind.dtype)
         inside = Strides(0, (tree_type.nbytes(strides.shape),), (1,))
         source = StridedSource(storage, inside, 1)
-        identity = (storage.identity, strides, kind.name) if strides.size else None
+        identity = _place(storage, strides, kind) if strides.size else None
         self._sources[id(source)] = (storage, inside, source)
         return Tensor(tree_type, strides.shape, source, identity=identity)
 
@@ -195,15 +195,15 @@ class Tensors:
         if not 5 <= len(value) <= 6 or text_of(value[0]) != "storage":
             raise FormatError(f"an outside reference that is no storage: {str(value)[:80]}")
         _, cls, key, _, count, *view = value
-        if view and view[0] is not None:
-            raise UnsupportedVersionError("a storage that is a view of another")
         element = keys.storage_element(cls) if isinstance(cls, Global) else None
         if element is None and cls != keys.UNTYPED_STORAGE:
             raise FormatError(f"{str(cls)[:80]} is no storage class")
         name = str(key) if type(key) is int else text_of(key)
         if name is None or type(count) is not int or count < 0:
             raise FormatError("a storage without a key or a length")
-        return self._storages.find(name, count * (element.width if element else 1)), element
+        width = element.width if element else 1
+        found = self._storages.find(name, count * width)
+        return (_view_of(found, view[0], width) if view and view[0] is not None else found), element
 
     def _outside(self, node: PersistentId) -> object:
         """Return a storage that is a value of its own, as a tensor; the class with source of old modules."""
@@ -337,7 +337,7 @@ class Tensors:
             if tensor.identity is not None:
                 first, last = strides.span
                 width = strides.size and tensor.nbytes // strides.size
-                span = (first * width, last * width)
+                span = (storage.base + first * width, storage.base + last * width)
                 views.setdefault(storage.identity, {}).setdefault(tensor.identity, (span, source.label))
         for group in views.values():
             self._note_overlap(sorted(group.values()))
@@ -398,6 +398,12 @@ def _strides(view: tuple[object, ...] | list[object], limit: int) -> Strides:
     return made
 
 
+def _place(storage: Storage, strides: Strides, kind: ElementType) -> tuple[object, ...]:
+    """Return what is equal for views that are one and the same memory, seen alike."""
+    start = storage.base + strides.offset * kind.width
+    return storage.identity, start, strides.shape, strides.strides, kind.name
+
+
 def _whole(storage: Storage, kind: ElementType) -> Strides:
     width = 1 if kind.role == "quantized" else kind.width
     return Strides(0, (storage.reader.size // width,), (1,))
@@ -410,6 +416,16 @@ def _flips(metadata: object) -> tuple[bool, bool]:
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
         raise UnsupportedVersionError(f"unknown metadata of a tensor: {str(metadata)[:80]}")
     return metadata.get("conj") is True, metadata.get("neg") is True
+
+
+def _view_of(storage: Storage, metadata: object, width: int) -> Storage:
+    """Return the storage that is a view of another: key, offset and length in elements."""
+    if not isinstance(metadata, tuple) or len(metadata) != 3:
+        raise FormatError("a storage that is a view without saying of what")
+    _, offset, length = metadata
+    if type(offset) is not int or type(length) is not int:
+        raise FormatError("a storage that is a view without bounds")
+    return storage.part(offset * width, length * width)
 
 
 def _order_only(attributes: dict[Key, Tree]) -> dict[Key, Tree]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ckptfmt.errors import FormatError, MissingFileError
 from ckptfmt.storage.reader import RangeSource
+from ckptfmt.storage.section import Section
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.source import ArraySource
 
@@ -55,11 +56,28 @@ class Storage:
         All of its bytes.
     big_endian : bool
         The byte order of numbers in it.
+    base : int
+        Where it begins within the storage that `identity` means, in bytes.
     """
 
     identity: Hashable
     reader: ByteReader
     big_endian: bool
+    base: int = 0
+
+    def part(self, offset: int, length: int) -> Storage:
+        """Return a view of some of its bytes as a storage.
+
+        Raises
+        ------
+        FormatError
+            It has not that many.
+        """
+        if offset < 0 or length < 0 or offset + length > self.reader.size:
+            message = f"a view of bytes {offset} to {offset + length} of a storage of {self.reader.size}"
+            raise FormatError(message, file=self.reader.name)
+        inside = Section(self.reader, offset, length, self.reader.name)
+        return Storage(self.identity, inside, self.big_endian, self.base + offset)
 
 
 class Storages(Protocol):
