@@ -1,0 +1,11 @@
+"""Bundles of tensors: a sorted table of entries beside files of plain data (TensorFlow's V2 checkpoints).
+
+- `kinds`: the types of elements and their numbers;
+- `messages`: headers, entries, shapes and slices as they stand in the table;
+- `keys`: under which key the table holds a slice;
+- `strings`: tensors of strings, and of variants;
+- `sources`: data that is verified before it is handed out;
+- `reader`, `writer`: a whole bundle.
+
+A bundle holds named arrays; which object of a program they belong to is not known here.
+"""
