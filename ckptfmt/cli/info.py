@@ -124,7 +124,7 @@ def _checkpoint(path: str, checkpoint: "Checkpoint", globs: list[str], limit: in
     from ckptfmt.storage.recovery import leftovers
 
     contents = contents_of(checkpoint.tree, globs)
-    stored = stored_size(path)
+    stored = stored_size(path) if checkpoint.stored is None else checkpoint.stored
     try:
         where = Path(path).absolute()
         left = leftovers(where.parent, target=where.name)

@@ -338,7 +338,7 @@ def _write(
             shard_size=options.shard_size,
             overwrite=bool(options.overwrite),
         )
-        return _Written(found, stored=_stored(target))
+        return _Written(found, stored=_stored(target, options.to.name))
     receipt = save(
         tree,
         target,
@@ -363,9 +363,12 @@ def _refuse_losses(findings: Sequence[Finding]) -> None:
         raise LossyError(f"the target cannot carry everything: {first}{more}; nothing was written", lost)
 
 
-def _stored(target: str | os.PathLike[str]) -> int:
-    """Return the bytes of a file, or of the files of a flat directory, told by an index in it or not."""
+def _stored(target: str | os.PathLike[str], name: str) -> int | None:
+    """Return the bytes of a file, of a flat directory, or of the files that a reader finds at a prefix."""
     where = Path(target)
+    if not where.exists() or where.suffix == ".index":
+        with read(target, format=name) as again:
+            return again.stored
     where = where.parent if where.name.endswith(".index.json") else where
     files = where.iterdir() if where.is_dir() else (where,)
     return sum(file.stat().st_size for file in files)

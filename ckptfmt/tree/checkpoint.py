@@ -36,6 +36,8 @@ class Checkpoint:
         The training step, where the checkpoint records one.
     root, bag : bytes or None
         The digests that the checkpoint claims.
+    stored : int or None
+        Bytes of the files it was read from, where they are not just the file or directory that was named.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Checkpoint:
         step: int | None = None,
         root: bytes | None = None,
         bag: bytes | None = None,
+        stored: int | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.tree = tree
@@ -55,6 +58,7 @@ class Checkpoint:
         self.step = step
         self.root = root
         self.bag = bag
+        self.stored = stored
         self._close = close
 
     def tensors(self) -> dict[str, Tensor]:
