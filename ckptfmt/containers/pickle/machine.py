@@ -28,6 +28,7 @@ U1, U2, I4, U4, U8 = map(struct.Struct, ("<B", "<H", "<i", "<I", "<Q"))
 _DECIMAL = re.compile(rb"[-+]?[0-9]{1,4300}")  # longer ones are refused by Python itself, with reason
 _STOP = ord(".")
 _NEVER = sys.maxsize
+_FIRST_WINDOW = 4 << 10
 _WINDOW = 1 << 20
 _MARGIN = 64  # more than any opcode takes without asking for it
 _LONG = 64 << 10
@@ -76,7 +77,7 @@ class Machine:
 
     __slots__ = (
         *("at", "base", "data", "globals", "limits", "memo", "opcode_at", "outer", "outside"),
-        *("room", "stack", "_edge", "_end", "_reader"),
+        *("room", "stack", "_edge", "_end", "_reader", "_window"),
     )
 
     def __init__(self, data: bytes, start: int, limits: Limits) -> None:
@@ -94,6 +95,7 @@ class Machine:
         self._reader: ByteReader | None = None
         self._edge = _NEVER  # the window slides when `at` has come here
         self._end = len(data)
+        self._window = _FIRST_WINDOW
 
     @classmethod
     def over(cls, reader: ByteReader, start: int, limits: Limits) -> Machine:
@@ -135,7 +137,8 @@ class Machine:
         start = min(self.base + self.at, self._end)
         self.opcode_at -= start - self.base
         self.at -= start - self.base
-        self.data = self._reader.read(start, min(_WINDOW, self._end - start))
+        self.data = self._reader.read(start, min(self._window, self._end - start))
+        self._window = min(2 * self._window, _WINDOW)
         self.base = start
         self._edge = _NEVER if start + len(self.data) == self._end else len(self.data) - _MARGIN
 

@@ -265,6 +265,8 @@ def class_name(function: object) -> str:
         kind, cls = function.value[:2]
         if text_of(kind) == "module":  # a class with its source, in streams of PyTorch before 1.6
             return class_name(cls)
+        if isinstance(kind, Global) and len(function.value) == 3:  # the same in its tar archives
+            return str(kind)
     raise FormatError("a call of something that is not the name of a class or function")
 
 

@@ -37,6 +37,16 @@ _WIDENED = {
     "f8_e4m3b11fnuz": "float16",
     "f4_e2m1fn": "float16",  # where PyTorch cannot count its pairs
 }
+_WIDENED_TYPED = _WIDENED | {
+    "f8_e4m3fn": "float16",
+    "f8_e5m2": "float16",
+    "f8_e4m3fnuz": "float16",
+    "f8_e5m2fnuz": "float16",
+    "f8_e8m0fnu": "float32",
+    "u16": "int32",
+    "u32": "int64",
+}
+"""Where there are no untyped storages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +93,7 @@ class Carried:
         return _pieces(self.tensor.source, self.nbytes)
 
 
-def carry(tensor: Tensor, *, memory_format: str | None = None) -> Carried:
+def carry(tensor: Tensor, *, memory_format: str | None = None, typed: bool = False) -> Carried:
     """Return how PyTorch can hold a tensor.
 
     Parameters
@@ -91,9 +101,13 @@ def carry(tensor: Tensor, *, memory_format: str | None = None) -> Carried:
     tensor : Tensor
     memory_format : str, optional
         One of `CHANNELS_LAST`; ignored where it does not fit.
+    typed : bool
+        Whether only types that have a storage class can be held.
     """
     name, shape = tensor.dtype.name, tensor.shape
     element = keys.BY_DTYPE.get(name)
+    if typed and element is not None and element.storage is None:
+        element = None
     if element is not None and element.role == "packed":
         if not shape or shape[-1] % 2:
             element = None
@@ -106,8 +120,9 @@ def carry(tensor: Tensor, *, memory_format: str | None = None) -> Carried:
         inner = contiguous(tuple(shape[axis] for axis in order))
         strides = tuple(inner[order.index(axis)] for axis in range(len(shape)))
         return Carried(tensor, element, shape, strides, order=order)
-    if name in _WIDENED:
-        wide = keys.BY_NAME[_WIDENED[name]]
+    widened = _WIDENED_TYPED if typed else _WIDENED
+    if name in widened:
+        wide = keys.BY_NAME[widened[name]]
         return Carried(tensor, wide, shape, contiguous(shape), "dtype-widened")
     shape = (*shape, tensor.dtype.bits // 8)
     return Carried(tensor, keys.BY_NAME["uint8"], shape, contiguous(shape), "dtype-as-bytes")

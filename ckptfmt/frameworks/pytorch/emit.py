@@ -36,16 +36,21 @@ _QSCHEMES = frozenset(
 class TreeEmitter:
     """Writes one tree.
 
+    Parameters
+    ----------
+    legacy : bool
+        Whether for a stream of before 1.6, not for a zip archive.
+
     Attributes
     ----------
     findings : list of Finding
         What is not in the file as it is in the tree.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, legacy: bool = False) -> None:
         self.findings: list[Finding] = []
         self._out = Emitter()
-        self._tensors = TensorEmitter(self._out, self._plain_dict, self._tell)
+        self._tensors = TensorEmitter(self._out, self._plain_dict, self._tell, legacy=legacy)
         self._made: list[Tree] = []  # kept, so that no later node has the id of one of them
         self._open: list[Hashable | None] = []  # for each key of the present path, what it leads out of
 

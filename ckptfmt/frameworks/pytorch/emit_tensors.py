@@ -27,8 +27,8 @@ __all__ = ["TensorEmitter"]
 
 _UTILS = "torch._utils"
 _CHANGES = {
-    "dtype-widened": "PyTorch has no {}: written as {}, every value kept",
-    "dtype-as-bytes": "PyTorch has no {}: written as {} with one more dimension",
+    "dtype-widened": "{} cannot hold {}: written as {}, every value kept",
+    "dtype-as-bytes": "{} cannot hold {}: written as {} with one more dimension",
 }
 
 
@@ -42,6 +42,9 @@ class TensorEmitter:
         Writes a dict, given with the path that it belongs to.
     tell : callable
         Notes a finding: kind, path, message and severity.
+    legacy : bool
+        Whether for a stream of before 1.6: no untyped storages, and references to storages say of what they
+        are views.
 
     Attributes
     ----------
@@ -50,8 +53,14 @@ class TensorEmitter:
     """
 
     def __init__(
-        self, out: Emitter, plain_dict: Callable[[dict[Key, Tree], Path], None], tell: Callable[..., None]
+        self,
+        out: Emitter,
+        plain_dict: Callable[[dict[Key, Tree], Path], None],
+        tell: Callable[..., None],
+        *,
+        legacy: bool = False,
     ) -> None:
+        self._legacy = legacy
         self.storages: list[Carried] = []
         self._out = out
         self._plain_dict = plain_dict
@@ -65,10 +74,12 @@ class TensorEmitter:
         tag, out = tensor.tag, self._out
         attributes = {} if tag is None else tag.attributes
         order, state = attributes.get("memory_format"), attributes.get("state")
-        carried = carry(tensor, memory_format=order if isinstance(order, str) else None)
+        carried = carry(tensor, memory_format=order if isinstance(order, str) else None, typed=self._legacy)
         self._tell_change(carried, tensor, tag, path)
-        if tag is not None and self._bare_storage(carried, tag):
-            return
+        if tag is not None and _is_storage(tag.name):
+            if self._bare_storage(carried, tag):
+                return
+            self._tell("class-dropped", path, f"a {tag.name} is written as a plain tensor")
         grad = attributes.get("requires_grad") is True
         if tag is not None and tag.name == keys.PARAMETER:
             out.name(
@@ -92,7 +103,8 @@ class TensorEmitter:
 
     def _tell_change(self, carried: Carried, tensor: Tensor, tag: Tag | None, path: Path) -> None:
         if carried.change is not None:
-            message = _CHANGES[carried.change].format(tensor.dtype.name, carried.element.name)
+            where = "this form" if self._legacy else "PyTorch"
+            message = _CHANGES[carried.change].format(where, tensor.dtype.name, carried.element.name)
             self._tell(carried.change, path, message, Severity.LOSS)
         if tag is None or tag.name in (keys.PARAMETER, keys.TENSOR) or _is_storage(tag.name):
             return
@@ -102,11 +114,11 @@ class TensorEmitter:
             self._tell("class-dropped", path, f"a {tag.name} is written as a plain tensor", Severity.LOSS)
 
     def _bare_storage(self, carried: Carried, tag: Tag) -> bool:
-        """Write a storage that is a value of its own; return whether the tensor is one."""
+        """Write a storage that is a value of its own; return whether it can be one here."""
         name = tag.name.rpartition(".")[2]
-        if not _is_storage(tag.name) or carried.change is not None or len(carried.shape) != 1:
+        if carried.change is not None or len(carried.shape) != 1:
             return False
-        if name == keys.UNTYPED_STORAGE.name:
+        if name == keys.UNTYPED_STORAGE.name and not self._legacy:
             self._storage(carried, None)
         elif carried.element.storage == name:
             self._storage(carried, name)
@@ -146,6 +158,8 @@ class TensorEmitter:
         out.text(str(self._number(carried)))
         out.text("cpu")
         out.integer(nbytes if cls is None else nbytes // carried.element.width)
+        if self._legacy:
+            out.none()  # a view of no other
         out.op(b"tQ")
 
     def _number(self, carried: Carried) -> int:
@@ -250,14 +264,20 @@ class TensorEmitter:
     def _complex_half(self, _: Composite, parts: dict[Key, Tensor], path: Path) -> bool:
         del path
         values = parts.get("values")
-        if values is None or len(parts) != 1 or values.dtype.name != "f16" or values.shape[-1:] != (2,):
+        if (
+            self._legacy
+            or values is None
+            or len(parts) != 1
+            or values.dtype.name != "f16"
+            or values.shape[-1:] != (2,)
+        ):
             return False
         return self._raw(values, keys.BY_NAME["complex32"], values.shape[:-1])
 
     def _bits(self, node: Composite, parts: dict[Key, Tensor], path: Path) -> bool:
         del path
         element, values = keys.BY_NAME.get(str(node.attributes.get("dtype"))), parts.get("values")
-        if element is None or element.role != "bits" or values is None or len(parts) != 1:
+        if self._legacy or element is None or element.role != "bits" or values is None or len(parts) != 1:
             return False
         return values.dtype.name == element.dtype and self._raw(values, element, values.shape)
 

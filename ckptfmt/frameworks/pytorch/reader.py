@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
 
-__all__ = ["read", "read_pickle", "read_zip"]
+__all__ = ["limits_for", "read", "read_pickle", "read_zip", "tree_of"]
 
 _NEWEST_VERSION = 10  # kMaxSupportedFileFormatVersion of caffe2/serialize/versions.h
 _RECORD_LIMIT = 64
@@ -74,8 +74,7 @@ def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
     storages = ZipStorages(archive, root, big_endian=_is_big_endian(archive, root))
     member = archive.open(f"{root}/data.pkl")
     data = member.read(0, member.size)
-    limits = Limits(objects=_FREE_OBJECTS + reader.size // _BYTES_FOR_AN_OBJECT)
-    tree, findings, end = read_pickle(data, storages, file=member.name, limits=limits)
+    tree, findings, end = read_pickle(data, storages, file=member.name, limits=limits_for(reader))
     if end != len(data):
         raise FormatError("bytes follow the end of the pickle", file=member.name, offset=end)
     return tree, (*archive.findings(), *findings)
@@ -102,10 +101,34 @@ def read_pickle(
         As `read`.
     """
     node, end = interpret(data, start=start, file=file, limits=limits)
-    makes = Tensors(storages)
+    return (*tree_of(node, Tensors(storages), file=file), end)
+
+
+def limits_for(reader: ByteReader) -> Limits:
+    """Return how much the pickles of a file may ask for, by its size."""
+    return Limits(objects=_FREE_OBJECTS + reader.size // _BYTES_FOR_AN_OBJECT)
+
+
+def tree_of(node: object, makes: Tensors, *, file: str) -> tuple[Tree, tuple[Finding, ...]]:
+    """Return the tree that a pickle describes, and what was found.
+
+    Parameters
+    ----------
+    node : object
+        What the interpreter made of the pickle.
+    makes : Tensors
+        What makes its tensors; of this file, for it remembers them.
+    file : str
+        What to call it in errors.
+
+    Raises
+    ------
+    FormatError
+        As `read`.
+    """
     try:
         tree, findings = as_tree(node, adapt=makes.values.adapt)
-        return tree, (*findings, *makes.finish(tree)), end
+        return tree, (*findings, *makes.finish(tree))
     except FormatError as error:
         raise error.located(file=file) from None
     except TreeError as error:

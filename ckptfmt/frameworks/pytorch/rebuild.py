@@ -48,6 +48,8 @@ class Tensors:
     Parameters
     ----------
     storages : Storages
+    refer : callable, optional
+        What a reference means where files have keys of their own: a node that stands for it.
 
     Attributes
     ----------
@@ -55,8 +57,9 @@ class Tensors:
         What all calls of the file stand for.
     """
 
-    def __init__(self, storages: Storages) -> None:
+    def __init__(self, storages: Storages, *, refer: Callable[[PersistentId], object] | None = None) -> None:
         self._storages = storages
+        self._refer = refer
         self._budget = FREE_BYTES + MAX_EXPANSION * storages.nbytes
         self._charged: set[object] = set()
         self._sources: dict[int, tuple[Storage, Strides, StridedSource | FlippedSource]] = {}
@@ -79,6 +82,8 @@ class Tensors:
         }
         table = {torch_function(name): handler for name, handler in functions.items()}
         table[Global("torch._tensor", "_rebuild_from_type_v2")] = self._from_type
+        table[Global(*keys.PARAMETER.rsplit(".", 1))] = self._variable
+        table[Global("torch.autograd.variable", "Variable")] = self._variable
         table[_SIZE] = self._size
         table[_DEVICE] = table[_LAYOUT] = _constant
         for storage in keys.BY_STORAGE:
@@ -95,10 +100,16 @@ class Tensors:
         state = call.state
         if not isinstance(state, tuple) or len(state) != 4:
             return NotImplemented
-        return self._dense(state[0], None, state[1:4])
+        return self._old(state[0], state[1:4])
 
     def _tensor_v1(self, call: Call) -> object:
         storage, *view = _arguments(call, 4, 4)
+        return self._old(storage, view)
+
+    def _old(self, storage: object, view: tuple[object, ...] | list[object]) -> object:
+        """Make a tensor of PyTorch before 0.4, where no dimensions and no elements went together."""
+        if view[1] == () and view[2] == () and not self._storage(storage, None)[0].reader.size:
+            view = (0, (0,), (1,))
         return self._dense(storage, None, view)
 
     def _tensor_v2(self, call: Call) -> object:
@@ -207,6 +218,8 @@ class Tensors:
 
     def _outside(self, node: PersistentId) -> object:
         """Return a storage that is a value of its own, as a tensor; the class with source of old modules."""
+        if self._refer is not None and not (isinstance(node.value, tuple) and len(node.value) == 5):
+            return self._refer(node)
         value = node.value if isinstance(node.value, tuple) else ()
         if value and text_of(value[0]) == "module":
             return Opaque(class_name(node), {})
@@ -223,6 +236,19 @@ class Tensors:
     def _parameter(self, call: Call) -> object:
         data, grad, _, state = (*_arguments(call, 3, 4), None)[:4]
         return self._dressed(data, keys.PARAMETER, {"requires_grad": bool(grad)}, state)
+
+    def _variable(self, call: Call) -> object:
+        """Make a parameter or variable of PyTorch before 0.4: its data an argument, or first in its state."""
+        args, state = call.args, call.state
+        if call.items is not None or call.pairs is not None or not isinstance(state, tuple):
+            return NotImplemented
+        if len(args) == 1 and len(state) == 3:  # requires_grad, volatile, hooks
+            data, grad = args[0], state[0]
+        elif not args and len(state) == 5 and state[1] is None:  # data, its gradient, hooks, requires_grad, volatile
+            data, grad = state[0], state[3]
+        else:
+            return NotImplemented
+        return self._dressed(data, str(call.function), {"requires_grad": grad is True}, None)
 
     def _from_type(self, call: Call) -> object:
         function, cls, args, state = _arguments(call, 4, 4)
