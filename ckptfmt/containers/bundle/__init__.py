@@ -1,5 +1,6 @@
 """Bundles of tensors: a sorted table of entries beside files of plain data (TensorFlow's V2 checkpoints).
 
+- `names`: its files, and its version;
 - `kinds`: the types of elements and their numbers;
 - `messages`: headers, entries, shapes and slices as they stand in the table;
 - `keys`: under which key the table holds a slice;

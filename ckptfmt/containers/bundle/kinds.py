@@ -13,7 +13,6 @@ from ckptfmt.tree.nodes import Tag
 
 if TYPE_CHECKING:
     from ckptfmt.tree.dtypes import DType
-    from ckptfmt.tree.tensor import Tensor
 
 __all__ = ["NAMES", "STRING", "VARIANT", "base_number", "dtype_of_number", "number_of", "tag_of_number"]
 
@@ -83,9 +82,9 @@ def tag_of_number(number: int) -> Tag | None:
     return None if name is None else Tag(_TAG_PREFIX + name)
 
 
-def number_of(tensor: Tensor) -> int | None:
-    """Return the number of a tensor's type, its tag honoured where it fits; None if there is none."""
-    tagged = _BY_TAG.get(tensor.tag.name) if tensor.tag is not None else None
-    if tagged is not None and _KINDS[tagged][1] == tensor.dtype.name:
+def number_of(kind: DType, tag: Tag | None = None) -> int | None:
+    """Return the number of a type, a tensor's tag honoured where it fits; None if there is none."""
+    tagged = _BY_TAG.get(tag.name) if tag is not None else None
+    if tagged is not None and _KINDS[tagged][1] == kind.name:
         return tagged
-    return _BY_OURS.get(tensor.dtype.name)
+    return _BY_OURS.get(kind.name)

@@ -20,6 +20,7 @@ from ckptfmt.containers.bundle.kinds import (
     tag_of_number,
 )
 from ckptfmt.containers.bundle.messages import Entry, Header, decode_entry, decode_header
+from ckptfmt.containers.bundle.names import VARIANT_NAME, VERSION, data_name, index_name
 from ckptfmt.containers.bundle.sources import CheckedSource, NarrowSource, check_crc
 from ckptfmt.containers.bundle.strings import decode_strings, decode_variants
 from ckptfmt.containers.npy.sources import SwappedSource
@@ -47,24 +48,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.source import Source
 
-__all__ = ["VARIANT_NAME", "VERSION", "Bundle", "BundleEntry", "data_name", "index_name", "read_bundle"]
-
-VERSION = 1
-"""The version of bundles that is read and written."""
-
-VARIANT_NAME = "tensorflow.Variant"
-"""The name of the opaque node that a tensor of variants is; its part ``state`` is `Strings`, an element of
-which is one serialised VariantTensorDataProto."""
-
-
-def index_name(prefix: str | os.PathLike[str]) -> str:
-    """Return the path of the table of a bundle. Source: ``tensor_bundle/naming.cc``."""
-    return f"{os.fspath(prefix)}.index"
-
-
-def data_name(prefix: str | os.PathLike[str], shard: int, shards: int) -> str:
-    """Return the path of a file of data of a bundle. Source: ``tensor_bundle/naming.cc``."""
-    return f"{os.fspath(prefix)}.data-{shard:05d}-of-{shards:05d}"
+__all__ = ["Bundle", "BundleEntry", "read_bundle"]
 
 
 class BundleEntry:

@@ -19,7 +19,7 @@ from ckptfmt.errors import ChecksumError, FormatError, TruncatedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["decode_strings", "decode_variants", "encode_strings", "encode_variants"]
+__all__ = ["decode_strings", "decode_variants", "encode_strings", "encode_variants", "encoded_size"]
 
 _LONGEST = 10
 _MOST_NARROW = 0xFFFFFFFF
@@ -138,3 +138,9 @@ def encode_variants(values: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
         stored = mask(crc).to_bytes(4, "little")
         crc = update(crc, stored)
         yield varint(len(value)) + value + stored, crc
+
+
+def encoded_size(lengths: Sequence[int], *, variants: bool) -> int:
+    """Return how many bytes strings, or serialised variants, of these lengths become."""
+    checksums = 4 * (len(lengths) if variants else 1)
+    return sum(lengths) + sum(max(1, -(-length.bit_length() // 7)) for length in lengths) + checksums
