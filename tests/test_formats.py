@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from ckptfmt.testing.format_tests import FormatTests
+from typing import TYPE_CHECKING
+
+import pytest
+
+import ckptfmt
+from ckptfmt.testing.format_tests import NODES, FormatTests
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class TestNative(FormatTests):
     name = "ckptfmt"
     suffix = ""
+
+
+class TestDcp(FormatTests):
+    name = "dcp"
+    suffix = ".dcp"
+    checksums = False  # the metadata has none: a changed name is another name
+
+    @pytest.mark.parametrize("kind", NODES)
+    def test_every_kind_of_node_comes_back_or_is_told(self, kind: str, tmp_path: Path) -> None:
+        """Keys that look alike as text are refused, as DCP does."""
+        if kind != "keys":
+            super().test_every_kind_of_node_comes_back_or_is_told(kind, tmp_path)
+            return
+        with pytest.raises(ckptfmt.ConversionError, match=r"would both be called 'node\.1'"):
+            self.write({"node": NODES[kind]}, tmp_path / "target.dcp")
+        assert not any(tmp_path.iterdir())
 
 
 class TestNpz(FormatTests):

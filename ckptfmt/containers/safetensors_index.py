@@ -8,12 +8,10 @@ are compared both ways, and every difference is named in one error. Nothing here
 from __future__ import annotations
 
 import json
-import os
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ckptfmt.containers.names import check_component
 from ckptfmt.errors import FormatError, LimitError, MissingFileError
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ __all__ = [
     "Index",
     "check_index",
     "check_shard_name",
-    "contained_path",
     "decode_index",
     "encode_index",
     "stray_shards",
@@ -39,9 +36,6 @@ MAX_INDEX = 256 << 20
 MAX_SHARDS = 10_000
 
 _SHOWN = 10
-_MAX_NAME = 255
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
-_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,43 +129,10 @@ def _total_size(metadata: object, file: str) -> int | None:
 
 
 def check_shard_name(name: str, *, file: str) -> None:
-    """Raise FormatError unless a name from an index is one plain component on every system.
-
-    No separators of any system, no drive, no ``..``, no control characters, no device of Windows, no more
-    than 255 bytes of UTF-8, no space or dot at the end (Windows drops them).
-    """
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError:
-        length = _MAX_NAME + 1
-    bad = (
-        not 0 < length <= _MAX_NAME
-        or _FORBIDDEN.search(name)
-        or name[-1] in ". "
-        or _DEVICES.fullmatch(name)
-        or not name.endswith(".safetensors")
-    )
-    if bad:
+    """Raise FormatError unless a name from an index is one of `check_component`, and a safetensors file."""
+    check_component(name, file=file)
+    if not name.endswith(".safetensors"):
         raise FormatError(f"{name[:80]!r} cannot be the name of a shard", file=file)
-
-
-def contained_path(directory: Path, name: str, *, file: str) -> Path:
-    """Return where a checked name leads, links followed.
-
-    Raises
-    ------
-    FormatError
-        It is a link that leaves the directory. The cache of huggingface_hub is understood: there a link in
-        ``snapshots/<revision>`` may lead to ``blobs`` of the same repository.
-    """
-    home = Path(os.path.realpath(directory))
-    path = Path(os.path.realpath(home / name))
-    allowed = {home}
-    if home.parent.name == "snapshots":
-        allowed.add(home.parent.parent / "blobs")
-    if path.parent not in allowed:
-        raise FormatError(f"{name!r} is a link that leaves its directory", file=file)
-    return path
 
 
 def check_index(index: Index, headers: Mapping[str, Header], *, file: str) -> None:

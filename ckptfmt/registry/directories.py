@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["describe_directory", "is_folder"]
 
 _SHARD = re.compile(r"data-[0-9]{5}-of-[0-9]{5}\.(safetensors|ckz)")
+_METADATA = ".metadata"
+_OF_RANK = re.compile(r"__[0-9]+\.metadata")
 _NOT_YET = "This release does not read it."
 _FILES = (
     ".bin",
@@ -67,8 +69,8 @@ def _kind(names: list[str]) -> Format | tuple[str, str] | None:
         return format_named(NATIVE)
     if any(name.endswith(".safetensors.index.json") for name in names):
         return format_named("safetensors")
-    if any(name.endswith(".distcp") for name in names):
-        return _distributed(known)
+    if any(name.endswith(".distcp") for name in names) or _METADATA in known:
+        return _distributed(names)
     for marks, what in _MARKS:
         if marks & known:
             return what, _NOT_YET
@@ -77,9 +79,13 @@ def _kind(names: list[str]) -> Format | tuple[str, str] | None:
     return None
 
 
-def _distributed(known: set[str]) -> tuple[str, str]:
-    if ".metadata" in known:
-        return "a torch.distributed checkpoint (DCP)", _NOT_YET
+def _distributed(names: list[str]) -> Format | tuple[str, str]:
+    if _METADATA in names:
+        return format_named("dcp")
+    alone = [name for name in names if _OF_RANK.fullmatch(name)]
+    if alone:
+        what = "a directory of torch.distributed checkpoints (DCP) that ranks wrote without each other"
+        return what, f"Give the metadata of one rank: {', '.join(alone[:_SHOWN])}."
     return "a torch.distributed checkpoint (DCP) without its .metadata", "It is not complete."
 
 

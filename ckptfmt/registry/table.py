@@ -72,6 +72,15 @@ _FORMATS = (
         shards=True,
     ),
     Format(
+        "dcp",
+        "a directory as torch.distributed.checkpoint writes",
+        "directory",
+        (".dcp",),
+        "ckptfmt.frameworks.pytorch.dcp.reader:read",
+        "ckptfmt.frameworks.pytorch.dcp.writer:write",
+        shards=True,
+    ),
+    Format(
         "npz",
         "NumPy arrays in a zip archive, as numpy.savez and Chainer write",
         "zip",

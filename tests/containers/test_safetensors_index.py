@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ckptfmt.containers.names import contained_path
 from ckptfmt.containers.safetensors import Entry, Header
 from ckptfmt.containers.safetensors_index import (
     Index,
     check_index,
     check_shard_name,
-    contained_path,
     decode_index,
     encode_index,
     stray_shards,

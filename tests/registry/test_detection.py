@@ -223,7 +223,7 @@ def test_files_of_the_real_torch_are_told_apart(tmp_path: Path) -> None:
 
 DIRECTORIES = {
     "savedmodel": (("saved_model.pb", "fingerprint.pb"), "SavedModel"),
-    "dcp": ((".metadata", "__0_0.distcp"), "torch.distributed checkpoint"),
+    "dcp of ranks": (("__0.metadata", "__0_0.distcp"), r"metadata of one rank: __0\.metadata"),
     "dcp without metadata": (("__0_0.distcp",), r"without its \.metadata"),
     "orbax": (("_METADATA", "d"), "Orbax"),
     "zarr": ((".zarray", "0.0"), "Zarr"),

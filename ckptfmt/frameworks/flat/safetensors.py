@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.names import contained_path
 from ckptfmt.containers.noted.entries import Entry
 from ckptfmt.containers.noted.note import NOTE, tree_of
 from ckptfmt.containers.safetensors import DTYPES, decode_header
 from ckptfmt.containers.safetensors_index import (
     INDEX_SUFFIX,
     check_index,
-    contained_path,
     decode_index,
     stray_shards,
 )
