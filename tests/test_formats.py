@@ -48,3 +48,9 @@ class TestSafetensors(FormatTests):
 class TestTorch(FormatTests):
     name = "torch"
     suffix = ".pt"
+
+
+class TestTorchLegacy(FormatTests):
+    name = "torch-legacy"
+    suffix = ".pt"
+    checksums = False

@@ -92,12 +92,11 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def tar_kind(reader: ByteReader) -> tuple[str, str]:
-    """Return what a tar archive is and what to do."""
+def tar_kind(reader: ByteReader) -> Format | tuple[str, str]:
+    """Return the format of a tar archive, or what else it is and what to do."""
     names = _tar_names(reader)
     if {b"storages", b"tensors", b"pickle"} <= set(names):
-        advice = "Load it with a PyTorch that reads it, where you trust the file, and save it again."
-        return "a PyTorch file of before 0.1.10 (a tar archive)", advice
+        return format_named("torch-tar")
     return f"a tar archive that begins with {quoted(names[0])}", "Unpack it and give what is inside."
 
 

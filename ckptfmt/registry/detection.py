@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ckptfmt.errors import NotFoundError, StorageError, TruncatedError, UnknownFormatError
 from ckptfmt.registry.archives import is_tar, tar_kind, zip_kind
 from ckptfmt.registry.directories import describe_directory
+from ckptfmt.registry.pickles import pickle_kind
 from ckptfmt.registry.signatures import signature_of
 from ckptfmt.registry.table import Format, format_named
 from ckptfmt.registry.texts import describe_text, read_json
@@ -92,6 +93,9 @@ def _describe_file(reader: ByteReader) -> Format | tuple[str, str]:
         return zip_kind(reader, head)
     if _is_safetensors(reader, head):
         return format_named("safetensors")
+    kind = pickle_kind(head)
+    if kind is not None:
+        return kind
     sign = signature_of(head, tail)
     if sign is not None:
         return sign.what, sign.advice

@@ -35,10 +35,6 @@ class Signature:
 _UNPACK = "Unpack it and give what is inside."
 _NOT_YET = "This release does not read it."
 _NO_WEIGHTS = "It holds no checkpoint."
-_TORCH_AGAIN = (
-    "This release reads the zip form that torch.save writes since PyTorch 1.6: load it with the PyTorch it is"
-    " from, where you trust the file, and save it again."
-)
 
 _SIGNATURES = (
     Signature(b"\x1f\x8b", "a gzip file", _UNPACK),
@@ -76,7 +72,6 @@ _SIGNATURES = (
 )
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_TORCH_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 _TABLE_END = bytes.fromhex("57fb808b247547db")
 
 
@@ -93,27 +88,10 @@ def signature_of(head: bytes, tail: bytes) -> Signature | None:
     for row in _SIGNATURES:
         if head.startswith(row.magic, row.offset):
             return row
-    for look in (_pickle, _hdf5, _table, _onnx, _message_pack):
+    for look in (_hdf5, _table, _onnx, _message_pack):
         found = look(head, tail)
         if found is not None:
             return found
-    return None
-
-
-def _pickle(head: bytes, _tail: bytes) -> Signature | None:
-    """Protocol 2 and later begin with ``80 0N``; text protocols with an opening bracket and a memo."""
-    binary = len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
-    if binary and _TORCH_MAGIC in head[:32]:
-        return Signature(b"", "a PyTorch file of the old kind (a stream of pickles)", _TORCH_AGAIN)
-    if binary and b"torch.distributed.checkpoint.metadata" in head:
-        advice = f"Its directory is a torch.distributed checkpoint. {_NOT_YET}"
-        return Signature(b"", "the metadata of a torch.distributed checkpoint", advice)
-    if binary and b"torch._utils" in head:
-        advice = "Give the whole .pt file: what it refers to is not in here."
-        return Signature(b"", "the pickle out of a PyTorch file (its data.pkl)", advice)
-    if binary or head.startswith((b"(dp0\n", b"(lp0\n", b"(dp1\n", b"(lp1\n", b"ccopy_reg\n")):
-        advice = "Load it where you trust it, and save its arrays as NPZ or with ckptfmt.save."
-        return Signature(b"", "a bare pickle", advice)
     return None
 
 

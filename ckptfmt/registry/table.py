@@ -90,6 +90,15 @@ _FORMATS = (
         codecs=("raw", "deflate"),
     ),
     Format(
+        "pickle",
+        "a bare pickle that holds arrays and plain values",
+        "pickle",
+        (),
+        "ckptfmt.frameworks.pytorch.bare:read",
+        None,
+        instead="torch",
+    ),
+    Format(
         "safetensors",
         "one safetensors file, or shards with an index",
         "safetensors",
@@ -105,6 +114,23 @@ _FORMATS = (
         (".pt", ".pth"),
         "ckptfmt.frameworks.pytorch.reader:read",
         "ckptfmt.frameworks.pytorch.writer:write",
+    ),
+    Format(
+        "torch-legacy",
+        "a stream of pickles as torch.save wrote from 0.1.10 to 1.5",
+        "stream",
+        (),
+        "ckptfmt.frameworks.pytorch.stream:read",
+        "ckptfmt.frameworks.pytorch.stream_writer:write",
+    ),
+    Format(
+        "torch-tar",
+        "a tar archive as torch.save wrote before 0.1.10",
+        "tar",
+        (),
+        "ckptfmt.frameworks.pytorch.tarred:read",
+        None,
+        instead="torch",
     ),
 )
 

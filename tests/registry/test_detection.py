@@ -75,6 +75,8 @@ def table(value: bytes) -> bytes:
 W: dict[str, object] = {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
 TORCH = ("a/data.pkl", "a/byteorder", "a/data/0", "a/version")
 
+LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e80024de9032e")  # what torch 2.13 writes first
+
 READ = {
     "safetensors": [
         safetensors(W, b"0000"),
@@ -85,6 +87,14 @@ READ = {
     ],
     "npz": [npz(), zipped("a.npy", "b/c.npy"), zipped()],
     "torch": [zipped(*TORCH), zipped("archive/version", "archive/data.pkl")],
+    "torch-legacy": [LEGACY, b"\x80\x04\x95\x0e" + bytes(7) + LEGACY[2:]],
+    "torch-tar": [tarred("sys_info", "pickle", "storages", "tensors")],
+    "pickle": [
+        *(pickle.dumps(value, protocol) for value in ({"a": 1}, [1], np.ones(2)) for protocol in range(6)),
+        pickle.dumps({"a": np.float32(1)}, 1),
+        b"(dp1\nS'a'\np2\nI1\ns.",  # of Python 2
+        b"}q\x01U\x01aK\x01s.",
+    ],
 }
 
 
@@ -98,7 +108,6 @@ def test_a_format_is_told_by_content_whatever_the_file_is_called(
         assert detect(path).name == name
 
 
-LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e80024de9032e")  # what torch 2.13 writes first
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
 
 NAMED = {
@@ -120,15 +129,10 @@ NAMED = {
     "zstd": (zstandard.compress(b"x"), "Zstandard.*Unpack"),
     "7z": (b"7z\xbc\xaf\x27\x1c\x00\x04", "7z archive"),
     "tar": (tarred("run/model.pt"), 'tar archive that begins with "run/model.pt"'),
-    "torch tar": (tarred("sys_info", "pickle", "storages", "tensors"), "before 0.1.10"),
-    "torch legacy": (LEGACY, "old kind.*save it again"),
-    "torch legacy, protocol 4": (b"\x80\x04\x95\x0e" + bytes(7) + LEGACY[2:], "old kind"),
     "torchscript": (zipped("m/data.pkl", "m/code/__torch__.py", "m/constants.pkl", "m/version"), "TorchScr"),
     "torch.export": (zipped("e/archive_format", "e/models/model.json", "e/byteorder"), r"\.pt2"),
     "data.pkl": (b"\x80\x02}q\x00X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n", "whole .pt"),
     "dcp metadata": (pickle.dumps("torch.distributed.checkpoint.metadata"), "torch.distributed"),
-    "pickle": (pickle.dumps({"a": 1}), "a bare pickle"),
-    "pickle 0": (pickle.dumps({"a": 1}, 0), "a bare pickle"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(90), "HDF5"),
     "hdf5, user block": (b"# a user's own\n".ljust(512, b" ") + b"\x89HDF\r\n\x1a\n", "HDF5"),
     "npy": (npy(), "single NumPy array"),
@@ -212,8 +216,8 @@ def test_files_of_the_real_torch_are_told_apart(tmp_path: Path) -> None:
         torch.jit.trace(module, torch.ones(1, 2)).save(tmp_path / "script")
     torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "exported.pt2")
     assert detect(tmp_path / "zip").name == "torch"
+    assert detect(tmp_path / "stream").name == "torch-legacy"
     for name, message in (
-        ("stream", "old kind"),
         ("script", "TorchScript"),
         ("exported.pt2", "torch.export"),
     ):

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key
 
-__all__ = ["FREE_BYTES", "MAX_EXPANSION", "Tensors"]
+__all__ = ["EMBEDDED", "FREE_BYTES", "MAX_EXPANSION", "Tensors"]
+
+EMBEDDED = Global("torch.storage", "_load_from_bytes")
+"""The call of a storage that pickles outside of `torch.save` hold: a stream in bytes."""
 
 FREE_BYTES = 256 << 20
 """Bytes that the tensors of a file may have together, however small it is."""
@@ -50,6 +53,8 @@ class Tensors:
     storages : Storages
     refer : callable, optional
         What a reference means where files have keys of their own: a node that stands for it.
+    embedded : callable, optional
+        The storage, and its type unless untyped, of a call of `EMBEDDED`; such calls are refused without.
 
     Attributes
     ----------
@@ -57,9 +62,16 @@ class Tensors:
         What all calls of the file stand for.
     """
 
-    def __init__(self, storages: Storages, *, refer: Callable[[PersistentId], object] | None = None) -> None:
+    def __init__(
+        self,
+        storages: Storages,
+        *,
+        refer: Callable[[PersistentId], object] | None = None,
+        embedded: Callable[[Call], tuple[Storage, ElementType | None]] | None = None,
+    ) -> None:
         self._storages = storages
         self._refer = refer
+        self._embedded = embedded
         self._budget = FREE_BYTES + MAX_EXPANSION * storages.nbytes
         self._charged: set[object] = set()
         self._sources: dict[int, tuple[Storage, Strides, StridedSource | FlippedSource]] = {}
@@ -84,6 +96,7 @@ class Tensors:
         table[Global("torch._tensor", "_rebuild_from_type_v2")] = self._from_type
         table[Global(*keys.PARAMETER.rsplit(".", 1))] = self._variable
         table[Global("torch.autograd.variable", "Variable")] = self._variable
+        table[EMBEDDED] = self._stored
         table[_SIZE] = self._size
         table[_DEVICE] = table[_LAYOUT] = _constant
         for storage in keys.BY_STORAGE:
@@ -193,15 +206,18 @@ class Tensors:
 
     def _storage(self, node: object, kind: ElementType | None) -> tuple[Storage, ElementType]:
         """Return a storage and its type; `kind` is given for untyped ones."""
-        if not isinstance(node, PersistentId) or not isinstance(node.value, tuple):
+        if isinstance(node, PersistentId) and isinstance(node.value, tuple):
+            found, own = self.find(node.value)
+        elif isinstance(node, Call) and node.function == EMBEDDED and self._embedded is not None:
+            found, own = self._embedded(node)
+        else:
             raise FormatError("a tensor without a storage")
-        found, own = self._find(node.value)
         if own is not None and kind is not None:
             raise FormatError("a typed storage where an untyped one must be")
         kind = kind or own or keys.BY_NAME["uint8"]
         return found, kind
 
-    def _find(self, value: tuple[object, ...]) -> tuple[Storage, ElementType | None]:
+    def find(self, value: tuple[object, ...]) -> tuple[Storage, ElementType | None]:
         """Return the storage that an outside reference means, and its type unless it is untyped."""
         if not 5 <= len(value) <= 6 or text_of(value[0]) != "storage":
             raise FormatError(f"an outside reference that is no storage: {str(value)[:80]}")
@@ -223,12 +239,23 @@ class Tensors:
         value = node.value if isinstance(node.value, tuple) else ()
         if value and text_of(value[0]) == "module":
             return Opaque(class_name(node), {})
-        storage, element = self._find(value)
+        storage, element = self.find(value)
+        return self._bare(storage, element, str(value[1]))
+
+    def _stored(self, call: Call) -> object:
+        """Return a storage that lies in the pickle itself, as a tensor."""
+        if self._embedded is None:
+            return NotImplemented
+        storage, element = self._embedded(call)
+        cls = f"torch.{element.storage}" if element else str(keys.UNTYPED_STORAGE)
+        return self._bare(storage, element, cls)
+
+    def _bare(self, storage: Storage, element: ElementType | None, cls: str) -> Tensor:
         kind = element or keys.BY_NAME["uint8"]
         tensor = self._tensor(
             storage, keys.BY_DTYPE["u8"] if kind.role == "quantized" else kind, _whole(storage, kind)
         )
-        tensor.tag = Tag(str(value[1]))
+        tensor.tag = Tag(cls)
         return tensor
 
     # --- what is more than a tensor -------------------------------------------------------------
@@ -244,7 +271,9 @@ class Tensors:
             return NotImplemented
         if len(args) == 1 and len(state) == 3:  # requires_grad, volatile, hooks
             data, grad = args[0], state[0]
-        elif not args and len(state) == 5 and state[1] is None:  # data, its gradient, hooks, requires_grad, volatile
+        elif (
+            not args and len(state) == 5 and state[1] is None
+        ):  # data, gradient, hooks, requires_grad, volatile
             data, grad = state[0], state[3]
         else:
             return NotImplemented
