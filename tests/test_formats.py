@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class TestChainerNpz(FormatTests):
+    name = "chainer-npz"
+    suffix = ".npz"
+
+    def read(self, path: Path) -> ckptfmt.Checkpoint:
+        """A model alone cannot be told from any other NPZ file."""
+        return ckptfmt.read(path, format=None if path.is_dir() else self.name)
+
+
 class TestNative(FormatTests):
     name = "ckptfmt"
     suffix = ""

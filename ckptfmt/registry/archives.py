@@ -43,8 +43,20 @@ def zip_kind(reader: ByteReader, head: bytes) -> Format | tuple[str, str]:
     except FormatError as error:
         raise error.located(file=reader.name) from error
     if all(name.endswith(".npy") for name in names):  # none at all is how numpy writes no arrays
-        return format_named("npz")
+        return format_named("chainer-npz" if _is_chainer(names) else "npz")
     return _torch_kind(names) or _other_kind(names)
+
+
+def _is_chainer(names: Sequence[str]) -> bool:
+    """Whether an NPZ file is a snapshot of a trainer, or was written by us for Chainer.
+
+    A model alone has names like any other NPZ file's.
+    """
+    if "ckptfmt.chainer.npy" in names:
+        return True
+    return "updater/iteration.npy" in names and any(
+        name.startswith(("updater/model:", "updater/optimizer:", "updater/iterator:")) for name in names
+    )
 
 
 def _beginning(head: bytes) -> str:

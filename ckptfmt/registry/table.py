@@ -62,6 +62,15 @@ class Format:
 
 _FORMATS = (
     Format(
+        "chainer-npz",
+        "arrays as chainer.serializers.save_npz names them, and snapshots of trainers",
+        "zip",
+        (),
+        "ckptfmt.frameworks.chainer.npz:read",
+        "ckptfmt.frameworks.chainer.npz:write",
+        codecs=("raw", "deflate"),
+    ),
+    Format(
         NATIVE,
         "a directory with a manifest, safetensors shards and a digest of every byte",
         "directory",
