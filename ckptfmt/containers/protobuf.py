@@ -53,6 +53,8 @@ def varint_at(data: memoryview, at: int) -> tuple[int, int]:
     FormatError
         It has more than 64 bits.
     """
+    if at < len(data) and data[at] < 0x80:  # as most numbers are
+        return data[at], at + 1
     value = shift = 0
     for place in range(at, min(at + _LONGEST, len(data))):
         byte = data[place]

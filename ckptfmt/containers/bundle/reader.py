@@ -8,9 +8,12 @@ stand. Source: ``tensorflow/core/util/tensor_bundle/tensor_bundle.cc``.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn, final
 
+from ckptfmt.containers.bundle.entries import BundleEntry
 from ckptfmt.containers.bundle.keys import box_of, slice_key
 from ckptfmt.containers.bundle.kinds import (
     NAMES,
@@ -34,13 +37,14 @@ from ckptfmt.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
+from ckptfmt.storage.pool import open_files
 from ckptfmt.storage.reader import FileReader, MemoryReader
 from ckptfmt.tree.nodes import Opaque, Strings
 from ckptfmt.tree.pieces import JoinedSource
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
     from ckptfmt.storage.reader import ByteReader
@@ -49,52 +53,6 @@ if TYPE_CHECKING:
     from ckptfmt.tree.source import Source
 
 __all__ = ["Bundle", "BundleEntry", "read_bundle"]
-
-
-class BundleEntry:
-    """One tensor of a bundle.
-
-    Attributes
-    ----------
-    name : str
-        As it stands in the table.
-    dtype_number : int
-        The number of its type, as it stands in the table: see `kinds.NAMES`; above 100 a reference.
-    shape : tuple of int
-    """
-
-    __slots__ = ("_made", "_make", "dtype_number", "name", "shape")
-
-    def __init__(
-        self, name: str, dtype_number: int, shape: tuple[int, ...], make: Callable[[], Tree]
-    ) -> None:
-        self.name = name
-        self.dtype_number = dtype_number
-        self.shape = shape
-        self._make = make
-        self._made: tuple[Tree] | None = None
-
-    @property
-    def kind(self) -> str:
-        """What TensorFlow calls its type, such as ``"float32"``."""
-        return NAMES[base_number(self.dtype_number)]
-
-    @property
-    def node(self) -> Tree:
-        """The tensor: a `Tensor` that is read when asked, `Strings` of bytes, or `Opaque` for variants.
-
-        Raises
-        ------
-        ChecksumError, FormatError
-            Strings and variants, which are read here, are not what was written. A `Tensor` says so when its
-            bytes are asked for.
-        """
-        if self._made is None:
-            self._made = (self._make(),)
-        return self._made[0]
-
-    def __repr__(self) -> str:
-        return f"BundleEntry({self.name!r}, {self.kind}, {self.shape})"
 
 
 @final
@@ -107,6 +65,8 @@ class Bundle:
     header : Header
     entries : mapping of str to BundleEntry
         In the order of the table: ascending by name, as UTF-8.
+    files : tuple of str
+        The paths of its files: the table, then those of data that hold anything.
     """
 
     def __init__(
@@ -114,22 +74,18 @@ class Bundle:
         prefix: str,
         header: Header,
         entries: Mapping[str, BundleEntry],
-        readers: Iterable[FileReader],
+        files: tuple[str, ...],
+        stack: ExitStack,
     ) -> None:
         self.prefix = prefix
         self.header = header
         self.entries = MappingProxyType(dict(entries))
-        self._readers = tuple(readers)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The paths of its files: the table, then those of data that hold anything."""
-        return (index_name(self.prefix), *(reader.name for reader in self._readers))
+        self.files = files
+        self._stack = stack
 
     def close(self) -> None:
         """Close the files of data. Mapped bytes that were handed out stay valid until they are dropped."""
-        for reader in self._readers:
-            reader.close()
+        self._stack.close()
 
     def __enter__(self) -> Bundle:
         return self
@@ -140,14 +96,12 @@ class Bundle:
         self.close()
 
 
-def read_bundle(prefix: str | os.PathLike[str], *, mapped: bool = True) -> Bundle:
+def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     """Open the bundle of a prefix: ``<prefix>.index`` and ``<prefix>.data-?????-of-?????``.
 
     Parameters
     ----------
     prefix : str or os.PathLike
-    mapped : bool
-        As for `FileReader`.
 
     Raises
     ------
@@ -166,12 +120,9 @@ def read_bundle(prefix: str | os.PathLike[str], *, mapped: bool = True) -> Bundl
     """
     with FileReader(index_name(prefix), mapped=False) as index:
         header, entries = _decoded(index)
-    opened = _Opening(os.fspath(prefix), index.name, header, entries, mapped=mapped)
-    try:
-        return opened.bundle()
-    except BaseException:
-        opened.close()
-        raise
+    with ExitStack() as stack:
+        opening = _Opening(os.fspath(prefix), index.name, header, entries, stack)
+        return Bundle(os.fspath(prefix), header, opening.entries(), opening.files(), stack.pop_all())
 
 
 def _decoded(index: ByteReader) -> tuple[Header, dict[bytes, Entry]]:
@@ -215,16 +166,16 @@ class _Opening:
     """The table of a bundle while its files of data are opened and it is compared with them."""
 
     def __init__(
-        self, prefix: str, index: str, header: Header, entries: dict[bytes, Entry], *, mapped: bool
+        self, prefix: str, index: str, header: Header, entries: dict[bytes, Entry], stack: ExitStack
     ) -> None:
         self._prefix = prefix
         self._index = index
         self._header = header
         self._entries = entries
-        self._mapped = mapped
-        self._readers: dict[int, FileReader] = {}
+        self._readers: dict[int, ByteReader] = {}
+        self._stack = stack
 
-    def bundle(self) -> Bundle:
+    def entries(self) -> dict[str, BundleEntry]:
         self._check_files()
         pieces = {
             key
@@ -232,12 +183,10 @@ class _Opening:
             for key in (slice_key(name, piece) for piece in entry.slices)
         }
         whole = {key: entry for key, entry in self._entries.items() if key not in pieces}
-        made = {self._name(key): self._made(key, entry) for key, entry in whole.items()}
-        return Bundle(self._prefix, self._header, made, self._readers.values())
+        return {self._name(key): self._made(key, entry) for key, entry in whole.items()}
 
-    def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
+    def files(self) -> tuple[str, ...]:
+        return (self._index, *(reader.name for reader in self._readers.values()))
 
     def _fail(self, message: str, key: bytes, kind: type[FormatError] = FormatError) -> NoReturn:
         raise kind(message, file=self._index, tensor=_shown(key))
@@ -255,13 +204,12 @@ class _Opening:
         placed = sorted(
             (entry.shard, entry.offset, entry.size, key)
             for key, entry in self._entries.items()
-            if not entry.slices
+            if entry.size and not entry.slices
         )
+        self._open({shard: key for shard, _, _, key in reversed(placed)})
         before, end = -1, 0
         for shard, offset, size, key in placed:
-            if size == 0:
-                continue
-            reader = self._reader(shard, key)
+            reader = self._readers[shard]
             if shard == before and offset < end:
                 message = "its bytes overlap those of the entry before it"
                 raise FormatError(message, file=reader.name, tensor=_shown(key), offset=offset)
@@ -270,17 +218,20 @@ class _Opening:
                 message = f"its {size} bytes end at {end}, the file at {reader.size}"
                 raise TruncatedError(message, file=reader.name, tensor=_shown(key), offset=offset)
 
-    def _reader(self, shard: int, key: bytes) -> FileReader:
-        if shard not in self._readers:
-            if shard >= self._header.shards:
-                self._fail(f"lies in file {shard} of {self._header.shards}", key)
-            path = data_name(self._prefix, shard, self._header.shards)
-            try:
-                self._readers[shard] = FileReader(path, mapped=self._mapped)
-            except NotFoundError:
-                message = f"file {shard} of {self._header.shards} is not there"
-                raise MissingFileError(message, file=path, tensor=_shown(key)) from None
-        return self._readers[shard]
+    def _open(self, firsts: Mapping[int, bytes]) -> None:
+        """Open files of data, given the first entry in each."""
+        shards = self._header.shards
+        for shard, key in sorted(firsts.items()):
+            if shard >= shards:
+                self._fail(f"lies in file {shard} of {shards}", key)
+        paths = {data_name(self._prefix, shard, shards): shard for shard in sorted(firsts)}
+        try:
+            readers = open_files({path: Path(path) for path in paths}, self._stack)
+        except NotFoundError as error:
+            lost = paths.get(error.file or "", 0)
+            message = f"file {lost} of {shards} is not there"
+            raise MissingFileError(message, file=error.file, tensor=_shown(firsts[lost])) from None
+        self._readers = {shard: readers[path] for path, shard in paths.items()}
 
     # ------------------------------------------------------------------ nodes
 

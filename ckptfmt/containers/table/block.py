@@ -111,31 +111,35 @@ def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     restart = next(due)
     at, key, first = 0, b"", True
     while at < end:
-        shared, place = varint_at(data, at)
+        before = key
+        shared, key, value, after = _entry(data, at, before)
         if restart <= at:
             if restart < at or shared:
                 raise FormatError("keys do not start anew where the block says so")
             restart = next(due)
-        before = key
-        key, value, at = _entry(data, place, key, shared)
         if key <= before and not first:
             raise FormatError("keys that do not ascend")
-        first = False
+        at, first = after, False
         yield key, value
     if restart < end:
         raise FormatError("keys do not start anew where the block says so")
 
 
-def _entry(data: memoryview, at: int, before: bytes, shared: int) -> tuple[bytes, memoryview, int]:
-    """Return key, value, and where the next entry begins."""
-    own, at = varint_at(data, at)
-    length, at = varint_at(data, at)
+def _entry(data: memoryview, at: int, before: bytes) -> tuple[int, bytes, memoryview, int]:
+    """Return how much of the key is shared, the key, the value, and where the next entry begins."""
+    if at + 3 <= len(data) and max(data[at], data[at + 1], data[at + 2]) < 0x80:  # as nearly always
+        shared, own, length = data[at : at + 3]
+        at += 3
+    else:
+        shared, at = varint_at(data, at)
+        own, at = varint_at(data, at)
+        length, at = varint_at(data, at)
     if shared > len(before):
         raise FormatError(f"a key shares {shared} bytes with one of {len(before)}")
     if own + length > len(data) - at:
         raise TruncatedError(f"an entry of {own + length} bytes is cut")
-    key = before[:shared] + bytes(data[at : at + own])
-    return key, data[at + own : at + own + length], at + own + length
+    middle = at + own
+    return shared, before[:shared] + bytes(data[at:middle]), data[middle : middle + length], middle + length
 
 
 def _restarts(block: memoryview) -> tuple[int, list[int]]:
