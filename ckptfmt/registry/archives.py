@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.zip import records
 from ckptfmt.containers.zip.directory import read_entries
 from ckptfmt.errors import FormatError, TruncatedError
 from ckptfmt.registry.table import Format, format_named
@@ -41,10 +42,23 @@ def zip_kind(reader: ByteReader, head: bytes) -> Format | tuple[str, str]:
         message = f"{_beginning(head)} that is cut short after {reader.size} bytes: download or copy it again"
         raise TruncatedError(message, file=reader.name, offset=reader.size) from error
     except FormatError as error:
+        if _is_row_of_archives(reader):
+            what = "several zip archives in one file, as the .distcp files of a torch.distributed checkpoint"
+            return what, "Give their directory, or its .metadata."
         raise error.located(file=reader.name) from error
     if all(name.endswith(".npy") for name in names):  # none at all is how numpy writes no arrays
         return format_named("chainer-npz" if _is_chainer(names) else "npz")
     return _torch_kind(names) or _other_kind(names)
+
+
+def _is_row_of_archives(reader: ByteReader) -> bool:
+    """Whether the last of several archives ends the file: its first member begins where its offsets say."""
+    end = reader.size - records.END.size
+    magic, *_, size, offset, comment = records.END.unpack(reader.read(end, records.END.size))
+    start = end - size - offset
+    if magic != records.END_MAGIC or comment or start <= 0:
+        return False
+    return reader.read(start, 4) == records.LOCAL_MAGIC
 
 
 def _is_chainer(names: Sequence[str]) -> bool:

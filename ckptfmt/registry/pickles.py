@@ -21,6 +21,11 @@ _TEXT = re.compile(
     rb"\((dp|lp|tp|d|l)[0-9]*\n|[\]}]q[\x00\x01]|\(i%b%b|c%b%b(p[0-9]+\n|[q()]\S)"
     % (_NAME, _NAME, _NAME, _NAME)
 )
+_DCP = re.compile(
+    rb"\x80[\x02-\x05](\x95.{8})?(\x8c\x25torch\.distributed\.checkpoint\.metadata\x94\x8c\x08Metadata\x94"
+    rb"|ctorch\.distributed\.checkpoint\.metadata\nMetadata\n)",
+    re.DOTALL,
+)
 _EMBEDDED = b"_load_from_bytes"
 
 
@@ -37,14 +42,13 @@ def pickle_kind(head: bytes) -> Format | tuple[str, str] | None:
     binary = len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5
     if not binary and not _TEXT.match(head):
         return None
+    if _DCP.match(head):
+        return format_named("dcp")
     return _part(head) or format_named("pickle")
 
 
 def _part(head: bytes) -> tuple[str, str] | None:
     """Return of what a pickle is a part, or what bytes are mixed with it."""
-    if b"torch.distributed.checkpoint.metadata" in head:
-        advice = "Give its directory, which is a torch.distributed checkpoint."
-        return "the metadata of a torch.distributed checkpoint", advice
     if b"joblib.numpy_pickle" in head or b"joblib.numpy_pickle_utils" in head:
         return "a file of joblib, which puts arrays between pickles", "Load it where you trust it."
     if (b"torch._utils" in head or b"_rebuild_tensor" in head) and _EMBEDDED not in head:

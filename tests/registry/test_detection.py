@@ -85,6 +85,12 @@ READ = {
         struct.pack("<Q", 4) + b"  {}",
         json.dumps({"weight_map": {"a": "m-1.safetensors"}, "metadata": {}}).encode(),
     ],
+    "dcp": [
+        b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.",
+        b"\x80\x04\x95\x3c"
+        + bytes(7)
+        + b"\x8c%torch.distributed.checkpoint.metadata\x94\x8c\x08Metadata\x94\x93.",
+    ],
     "npz": [npz(), zipped("a.npy", "b/c.npy"), zipped()],
     "torch": [zipped(*TORCH), zipped("archive/version", "archive/data.pkl")],
     "torch-legacy": [LEGACY, b"\x80\x04\x95\x0e" + bytes(7) + LEGACY[2:]],
@@ -92,6 +98,7 @@ READ = {
     "pickle": [
         *(pickle.dumps(value, protocol) for value in ({"a": 1}, [1], np.ones(2)) for protocol in range(6)),
         pickle.dumps({"a": np.float32(1)}, 1),
+        pickle.dumps("torch.distributed.checkpoint.metadata"),
         b"(dp1\nS'a'\np2\nI1\ns.",  # of Python 2
         b"}q\x01U\x01aK\x01s.",
     ],
@@ -132,7 +139,11 @@ NAMED = {
     "torchscript": (zipped("m/data.pkl", "m/code/__torch__.py", "m/constants.pkl", "m/version"), "TorchScr"),
     "torch.export": (zipped("e/archive_format", "e/models/model.json", "e/byteorder"), r"\.pt2"),
     "data.pkl": (b"\x80\x02}q\x00X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n", "whole .pt"),
-    "dcp metadata": (pickle.dumps("torch.distributed.checkpoint.metadata"), "torch.distributed"),
+    "distcp": (2 * zipped("archive/data.pkl", "archive/version"), "distcp files of a torch.distributed"),
+    "distcp, padded": (
+        zipped("a/data.pkl") + bytes(42) + zipped("a/data.pkl"),
+        "several zip archives in one",
+    ),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(90), "HDF5"),
     "hdf5, user block": (b"# a user's own\n".ljust(512, b" ") + b"\x89HDF\r\n\x1a\n", "HDF5"),
     "npy": (npy(), "single NumPy array"),
