@@ -1,8 +1,8 @@
 """The HDF5 library over a reader of ours, and its failures as errors of ours.
 
-The only places that call it are in this package. It reads structure (names, types, layouts, attributes,
-strings), never elements of tensors, and is closed when a file is open: what is read later is read by us. It is
-C code that was not made for hostile files; what can be checked before it runs is checked in `superblock`.
+Only this package calls it. It reads structure (names, types, layouts, attributes, strings), never elements of
+tensors, and is closed when a file is open: what is read later is read by us. It is C code that was not made
+for hostile files; what can be checked before it runs is checked in `superblock`.
 """
 
 from __future__ import annotations
