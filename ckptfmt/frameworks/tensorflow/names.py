@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.frameworks.tensorflow.graph import Attribute, Graph, Node
 
-__all__ = ["COUNTER", "MODEL", "OPTIMIZER", "Named", "Names", "names_of"]
+__all__ = ["COUNTER", "MODEL", "OPTIMIZER", "TABLE_ENDINGS", "Named", "Names", "names_of"]
 
 MODEL = "model"
 """Where everything is that is no optimizer's."""
@@ -32,7 +32,9 @@ COUNTER = "save_counter"
 
 _TRAINABLE = "_trainable_variables"
 _NO_SLOTS = frozenset({_TRAINABLE, "_variables"})
-_TABLE_ENDINGS = ("-keys", "-values")
+TABLE_ENDINGS = ("-keys", "-values")
+"""What a table adds to its key: it has two values."""
+
 _STEPS = frozenset({"iter", "_iterations"})
 _RATES = frozenset({"learning_rate", "_learning_rate", "_variables"})
 
@@ -128,7 +130,7 @@ def _owned(graph: Graph, keys: Collection[str]) -> tuple[dict[str, _Owned], tupl
     missing: list[Attribute] = []
     for at, node in enumerate(graph):
         for one in node.attributes:
-            found = [one.key] if one.key in keys else [one.key + end for end in _TABLE_ENDINGS]
+            found = [one.key] if one.key in keys else [one.key + end for end in TABLE_ENDINGS]
             there = [key for key in found if key in keys]
             if not there:
                 missing.append(one)

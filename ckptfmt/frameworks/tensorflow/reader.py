@@ -6,13 +6,16 @@ what `objects` says. A structure note of ours goes before both. No tensor is rea
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.bundle.kinds import NAMES, number_of
 from ckptfmt.containers.bundle.reader import read_bundle
 from ckptfmt.containers.noted.entries import Entry
 from ckptfmt.containers.noted.note import NOTE, decode_note
 from ckptfmt.errors import FormatError
 from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY
+from ckptfmt.frameworks.tensorflow.nodes import COUNTER_KEY
 from ckptfmt.frameworks.tensorflow.objects import object_tree
 from ckptfmt.frameworks.tensorflow.prefixes import prefix_of
 from ckptfmt.tree.checkpoint import Checkpoint
@@ -64,7 +67,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     except BaseException:
         bundle.close()
         raise
-    return Checkpoint(tree, format="tensorflow", findings=findings, step=step, close=bundle.close)
+    stored = sum(Path(name).stat().st_size for name in bundle.files)
+    return Checkpoint(
+        tree, format="tensorflow", findings=findings, step=step, stored=stored, close=bundle.close
+    )
 
 
 def _tree(bundle: Bundle) -> tuple[Tree, tuple[Finding, ...]]:
@@ -74,11 +80,10 @@ def _tree(bundle: Bundle) -> tuple[Tree, tuple[Finding, ...]]:
     findings: tuple[Finding, ...] = ()
     if note is not None:
         try:
-            return decode_note(note, _entries(bundle)), ()
+            return _noted(note, bundle), ()
         except FormatError as error:
             message = f"the structure note is ignored: {error.message}"
             findings = (Finding("note-mismatch", "", Severity.LOSS, message, file=index),)
-    if note is not None:
         del values[NOTE]
     if graph is None:
         return values, findings
@@ -98,13 +103,22 @@ def _text(node: Tree) -> bytes | None:
     return value if isinstance(value, bytes) else None
 
 
-def _entries(bundle: Bundle) -> list[Entry]:
-    """Return the tensors, which a note is bound to; strings and variants it holds itself."""
-    return [
-        Entry(entry.name, entry.kind, entry.shape, entry.node)
+def _noted(note: bytes, bundle: Bundle) -> Tree:
+    """Return the tree of a note, which is bound to all tensors; strings and variants it holds itself.
+
+    The counter of saves may have been added by the writer: then the note does not know it.
+    """
+    entries = {
+        entry.name: Entry(entry.name, NAMES[number_of(entry.node.dtype) or 0], entry.shape, entry.node)
         for entry in bundle.entries.values()
         if isinstance(entry.node, Tensor)
-    ]
+    }
+    try:
+        return decode_note(note, list(entries.values()))
+    except FormatError:
+        if entries.pop(COUNTER_KEY, None) is None:
+            raise
+    return decode_note(note, list(entries.values()))
 
 
 def _step(tree: Tree) -> int | None:
