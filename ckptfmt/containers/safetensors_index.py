@@ -15,13 +15,14 @@ from ckptfmt.containers.names import check_component
 from ckptfmt.errors import FormatError, LimitError, MissingFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from ckptfmt.containers.safetensors import Header
     from ckptfmt.storage.reader import ByteReader
 
 __all__ = [
     "INDEX_SUFFIX",
+    "MAX_SHARDS",
     "Index",
     "check_index",
     "check_shard_name",
@@ -135,7 +136,9 @@ def check_shard_name(name: str, *, file: str) -> None:
         raise FormatError(f"{name[:80]!r} cannot be the name of a shard", file=file)
 
 
-def check_index(index: Index, headers: Mapping[str, Header], *, file: str) -> None:
+def check_index(
+    index: Index, headers: Mapping[str, Header], *, file: str, parts: Container[str] = frozenset()
+) -> None:
     """Compare an index with the headers of the files it names, both ways.
 
     Parameters
@@ -145,6 +148,8 @@ def check_index(index: Index, headers: Mapping[str, Header], *, file: str) -> No
         By file; files that are not there are left out.
     file : str
         What to call the index in errors.
+    parts : container of str
+        Tensors that lie in several files, of which the index lists one.
 
     Raises
     ------
@@ -164,7 +169,7 @@ def check_index(index: Index, headers: Mapping[str, Header], *, file: str) -> No
         f"{tensor} in {shard}"
         for shard, tensors in held.items()
         for tensor in sorted(tensors)
-        if index.weight_map.get(tensor) != shard
+        if index.weight_map.get(tensor) != shard and not (tensor in parts and tensor in index.weight_map)
     ]
     total = sum(entry.end - entry.begin for header in headers.values() for entry in header.entries)
     problems = [

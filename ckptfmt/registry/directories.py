@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.safetensors_parts import is_part_name
 from ckptfmt.registry.table import NATIVE, Format, format_named
 from ckptfmt.registry.texts import quoted
 from ckptfmt.storage.removal import COMMIT_RECORD, is_checkpoint
@@ -52,7 +53,8 @@ def describe_directory(place: Directory) -> Format | tuple[str, str]:
     """Return the format of a directory, or what else it is and what to do.
 
     A directory is a checkpoint of ours if it has its manifest, or shards that only we name so; with an index
-    of safetensors shards it is read as those. What is missing or broken then is for the reader to say.
+    of safetensors shards, or shards called as ranks of torch.distributed call theirs, it is read as those.
+    What is missing or broken then is for the reader to say.
     """
     names = sorted(place.names())
     return _kind(names) or _folder(place, names)
@@ -67,7 +69,7 @@ def _kind(names: list[str]) -> Format | tuple[str, str] | None:
     known = set(names)
     if COMMIT_RECORD in known or any(_SHARD.fullmatch(name) for name in names):
         return format_named(NATIVE)
-    if any(name.endswith(".safetensors.index.json") for name in names):
+    if any(name.endswith(".safetensors.index.json") or is_part_name(name) for name in names):
         return format_named("safetensors")
     if any(name.endswith(".distcp") for name in names) or _METADATA in known:
         return _distributed(names)

@@ -15,27 +15,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.names import contained_path
-from ckptfmt.containers.noted.entries import Entry
 from ckptfmt.containers.noted.note import NOTE, tree_of
-from ckptfmt.containers.safetensors import DTYPES, decode_header
+from ckptfmt.containers.safetensors import decode_header
 from ckptfmt.containers.safetensors_index import (
     INDEX_SUFFIX,
+    MAX_SHARDS,
     check_index,
     decode_index,
     stray_shards,
 )
-from ckptfmt.errors import FormatError, NotFoundError
+from ckptfmt.containers.safetensors_parts import PARTS, is_part_name
+from ckptfmt.errors import FormatError, LimitError, NotFoundError
+from ckptfmt.frameworks.flat.safetensors_entries import joined_entries, several_parts
 from ckptfmt.frameworks.flat.safetensors_files import METADATA_TAG, write_file, write_shards
-from ckptfmt.storage.reader import FileReader, RangeSource
+from ckptfmt.storage.pool import open_files
+from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.findings import Finding, Severity
-from ckptfmt.tree.nodes import Composite, Tag, tagged
+from ckptfmt.tree.nodes import Tag, tagged
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ckptfmt.containers.noted.entries import Entry
     from ckptfmt.containers.safetensors import Header
     from ckptfmt.storage.reader import ByteReader
     from ckptfmt.tree.nodes import Tree
@@ -45,6 +48,9 @@ __all__ = ["read", "write"]
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Open a safetensors file, or a sharded set by its index or by the directory that has exactly one.
+
+    A directory without an index, of files that the ranks of torch.distributed wrote, is read as a set, too:
+    tensors that lie there in parts are joined when they are asked for.
 
     Tensors stay in the files until they are read. Without a note, or with one that does not match (finding
     ``note-mismatch``), the tree is a mapping of header names to tensors, in the order of their bytes.
@@ -62,21 +68,30 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         Something cannot be opened.
     """
     path = Path(path)
-    if path.is_dir():
-        path = _only_index(path)
     with ExitStack() as stack:
+        if path.is_dir():
+            index = _index_in(path)
+            if index is None:
+                return _read_parts(path, stack)
+            path = index
         reader = stack.enter_context(FileReader(path))
         if _is_index(reader):
-            checkpoint = _read_shards(path, reader, stack)
-        else:
-            tree, findings = _tree([(reader, decode_header(reader))])
-            checkpoint = Checkpoint(tree, format="safetensors", findings=findings, close=reader.close)
-        stack.pop_all()
-    return checkpoint
+            return _read_shards(path, reader, stack)
+        tree, findings = _tree([(reader, decode_header(reader))])
+        return _checkpoint(tree, findings, stack)
 
 
-def _only_index(directory: Path) -> Path:
-    found = sorted(path.name for path in directory.iterdir() if path.name.endswith(INDEX_SUFFIX))
+def _checkpoint(tree: Tree, findings: tuple[Finding, ...], stack: ExitStack) -> Checkpoint:
+    closing = stack.pop_all()
+    return Checkpoint(tree, format="safetensors", findings=findings, close=closing.close)
+
+
+def _index_in(directory: Path) -> Path | None:
+    """Return the index of a directory; None where there is none, but parts that ranks wrote."""
+    names = sorted(path.name for path in directory.iterdir())
+    found = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    if not found and any(map(is_part_name, names)):
+        return None
     if not found:
         raise NotFoundError(f"there is no index (*{INDEX_SUFFIX}) in it", file=os.fspath(directory))
     if len(found) > 1:
@@ -92,38 +107,58 @@ def _is_index(reader: ByteReader) -> bool:
 
 def _read_shards(path: Path, reader: FileReader, stack: ExitStack) -> Checkpoint:
     index = decode_index(reader)
-    shards: dict[str, tuple[FileReader, Header]] = {}
-    for name in index.shards():
-        try:
-            shard = stack.enter_context(FileReader(contained_path(path.parent, name, file=reader.name)))
-        except NotFoundError:
-            continue  # check_index names all that are missing
-        shards[name] = (shard, decode_header(shard))
-    check_index(index, {name: header for name, (_, header) in shards.items()}, file=reader.name)
-    tree, findings = _tree(list(shards.values()))
+    paths = {name: contained_path(path.parent, name, file=reader.name) for name in index.shards()}
+    readers = open_files({name: found for name, found in paths.items() if found.exists()}, stack)
+    headers = {name: decode_header(shard) for name, shard in readers.items()}  # check_index names the others
+    files = [(readers[name], header) for name, header in headers.items()]
+    check_index(index, headers, file=reader.name, parts=several_parts(files))
+    tree, findings = _tree(files)
     strays = tuple(
         Finding(
             "stray-shard", "", Severity.INFO, "the index does not know this file: it is not read", file=name
         )
         for name in stray_shards((beside.name for beside in path.parent.iterdir()), index)
     )
-    closing = stack.pop_all()
-    return Checkpoint(tree, format="safetensors", findings=(*findings, *strays), close=closing.close)
+    return _checkpoint(tree, (*findings, *strays), stack)
 
 
-def _tree(files: Sequence[tuple[FileReader, Header]]) -> tuple[Tree, tuple[Finding, ...]]:
-    """Return the tree of one file or of all shards; the note is the first one's."""
-    entries = [entry for reader, header in files for entry in _entries(reader, header)]
+def _read_parts(directory: Path, stack: ExitStack) -> Checkpoint:
+    """Read the files that ranks wrote without an index, and join their tensors."""
+    names = sorted(path.name for path in directory.iterdir() if path.name.endswith(".safetensors"))
+    shown = os.fspath(directory)
+    if len(names) > MAX_SHARDS:
+        raise LimitError(f"{len(names)} files; at most {MAX_SHARDS}", file=shown)
+    readers = open_files({name: contained_path(directory, name, file=shown) for name in names}, stack)
+    tree, findings = _tree([(reader, decode_header(reader)) for reader in readers.values()], whole=True)
+    message = (
+        f"joined from {len(names)} files: none of them tells the whole shapes, so that nobody can tell"
+        " whether a last one is missing"
+    )
+    joined = Finding("parts-joined", "", Severity.INFO, message)
+    return _checkpoint(tree, (*findings, joined), stack)
+
+
+def _tree(
+    files: Sequence[tuple[ByteReader, Header]], *, whole: bool = False
+) -> tuple[Tree, tuple[Finding, ...]]:
+    """Return the tree of one file or of all shards; the note is the first one's.
+
+    `whole` says that these are all files of a directory, so that parts among them are no wonder.
+    """
+    entries = joined_entries(files)
     if not files:
         return {}, ()
     reader, header = files[0]
-    metadata = dict(header.metadata or {})
+    metadata = {key: text for key, text in (header.metadata or {}).items() if key not in PARTS}
     note = _note(metadata.pop(NOTE, None), entries)
     others = [entry for entry in entries if entry.name != NOTE] if note else entries
     tree, findings = tree_of(others, note, file=reader.name)
     if metadata not in ({}, {"format": "pt"}) and (note is None or findings):
         assert isinstance(tree, dict)  # noqa: S101 - as it is without a note
         tree = tagged(tree, Tag(METADATA_TAG, dict(metadata.items())))
+    if len(files) == 1 and not whole and PARTS & set(header.metadata or {}):
+        message = "torch.distributed wrote this file as one of a set: its tensors may be parts of larger ones"
+        findings = (*findings, Finding("maybe-parts", "", Severity.INFO, message, file=reader.name))
     return tree, findings
 
 
@@ -135,22 +170,6 @@ def _note(text: str | None, entries: Sequence[Entry]) -> Callable[[], bytes] | N
             assert isinstance(entry.node, Tensor)  # noqa: S101 - U8 is a type of ours
             return partial(bytes, entry.node.bytes())
     return None
-
-
-def _entries(reader: FileReader, header: Header) -> list[Entry]:
-    made = []
-    for entry in header.entries:
-        length = entry.end - entry.begin
-        source = RangeSource(reader, header.data_start + entry.begin, length)
-        ours = DTYPES.get(entry.dtype)
-        node: Tree
-        if ours is None:  # the 6-bit types
-            parts: dict = {"bytes": Tensor(dtype("u8"), (length,), source)}
-            node = Composite(f"safetensors.{entry.dtype}", {"shape": tuple(entry.shape)}, parts)
-        else:
-            node = Tensor(dtype(ours), entry.shape, source)
-        made.append(Entry(entry.name, entry.dtype, entry.shape, node))
-    return made
 
 
 def write(
