@@ -18,6 +18,7 @@ from ckptfmt.registry.directories import describe_directory
 from ckptfmt.registry.pickles import pickle_kind
 from ckptfmt.registry.signatures import signature_of
 from ckptfmt.registry.table import Format, format_named
+from ckptfmt.registry.tables import bundle_beside, data_hint, of_prefix, table_kind
 from ckptfmt.registry.texts import describe_text, read_json
 from ckptfmt.storage.reader import FileReader, open_error
 from ckptfmt.storage.recovery import locate
@@ -56,7 +57,10 @@ def detect(path: str | os.PathLike[str]) -> Format:
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError) as error:
-        _not_there(shown, error)
+        beside = of_prefix(shown) if isinstance(error, FileNotFoundError) else None
+        if beside is None:
+            _not_there(shown, error)
+        return detect(beside)
     if stat.S_ISDIR(mode):
         with locate(path) as place:
             found = describe_directory(place)
@@ -75,11 +79,6 @@ def _not_there(path: str, error: OSError | ValueError) -> NoReturn:
         raise NotFoundError(f"no such file or directory: {error}", file=path) from error
     if not isinstance(error, FileNotFoundError):
         raise open_error(error, path) from error
-    if Path(path + ".index").is_file():
-        message = (
-            "no such file; beside it lies an index of its name, as of a TensorFlow checkpoint, which this"
-        )
-        raise NotFoundError(f"{message} release does not read", file=path) from error
     locate(path).close()  # tells of an overwrite that was cut short
     raise open_error(error, path) from error
 
@@ -89,6 +88,8 @@ def _describe_file(reader: ByteReader) -> Format | tuple[str, str]:
     if not size:
         raise TruncatedError("the file is empty (0 bytes)", file=reader.name, offset=0)
     head, tail = reader.read(0, size), reader.read(reader.size - size, size)
+    if bundle_beside(reader.name):
+        return format_named("tensorflow")
     if head.startswith(_ZIP):
         return zip_kind(reader, head)
     if _is_safetensors(reader, head):
@@ -96,6 +97,9 @@ def _describe_file(reader: ByteReader) -> Format | tuple[str, str]:
     kind = pickle_kind(head)
     if kind is not None:
         return kind
+    table = table_kind(reader, head, tail)
+    if table is not None:
+        return table
     sign = signature_of(head, tail)
     if sign is not None:
         return sign.what, sign.advice
@@ -132,13 +136,4 @@ def _unknown(reader: ByteReader, head: bytes) -> tuple[str, str]:
         what = f"a file whose first {len(head)} bytes are all zero"
         return what, "It looks like space that was reserved and never written: download or copy it again."
     what = f"a file of no format that we know; it begins with the bytes {head[:16].hex(' ')}"
-    hint = _sibling_hint(reader.name)
-    return what, hint or "It may be encrypted, damaged, or of another kind."
-
-
-def _sibling_hint(name: str) -> str | None:
-    """The data of a TensorFlow checkpoint is bare numbers; only the index beside it tells."""
-    stem, mark, _ = name.rpartition(".data-")
-    if mark and Path(stem + ".index").is_file():
-        return "It may be the data of a TensorFlow checkpoint, which this release does not read."
-    return None
+    return what, data_hint(reader.name) or "It may be encrypted, damaged, or of another kind."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.containers.safetensors_parts import is_part_name
 from ckptfmt.registry.table import NATIVE, Format, format_named
+from ckptfmt.registry.tables import INDEX, single_bundle
 from ckptfmt.registry.texts import quoted
 from ckptfmt.storage.removal import COMMIT_RECORD, is_checkpoint
 
@@ -38,8 +39,8 @@ _FILES = (
 _SHOWN = 5
 _LOOKED_AT = 1000
 
+_SAVED_MODEL = frozenset({"saved_model.pb", "saved_model.pbtxt"})
 _MARKS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"saved_model.pb", "saved_model.pbtxt"}), "a TensorFlow SavedModel"),
     (
         frozenset({"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "orbax.checkpoint"}),
         "an Orbax checkpoint",
@@ -76,9 +77,20 @@ def _kind(names: list[str]) -> Format | tuple[str, str] | None:
     for marks, what in _MARKS:
         if marks & known:
             return what, _NOT_YET
-    if "checkpoint" in known and any(name.endswith(".index") for name in names):
-        return "a directory of TensorFlow checkpoints", _NOT_YET
-    return None
+    return _tensorflow(known)
+
+
+def _tensorflow(known: set[str]) -> Format | tuple[str, str] | None:
+    """Tell a SavedModel, a directory with a list of checkpoints, and one with a single checkpoint."""
+    if known & _SAVED_MODEL:
+        if "variables" in known:
+            return format_named("tensorflow")
+        return "a TensorFlow SavedModel without variables", "It holds a program and no weights."
+    if "checkpoint" in known and any(name.endswith(INDEX) for name in known):
+        return format_named("tensorflow")
+    if "checkpoint" in known and any(name.endswith(".meta") for name in known):
+        return format_named("tensorflow-v1")
+    return format_named("tensorflow") if single_bundle(known) else None
 
 
 def _distributed(names: list[str]) -> Format | tuple[str, str]:

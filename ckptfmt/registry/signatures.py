@@ -72,7 +72,6 @@ _SIGNATURES = (
 )
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_TABLE_END = bytes.fromhex("57fb808b247547db")
 
 
 def signature_of(head: bytes, tail: bytes) -> Signature | None:
@@ -88,7 +87,7 @@ def signature_of(head: bytes, tail: bytes) -> Signature | None:
     for row in _SIGNATURES:
         if head.startswith(row.magic, row.offset):
             return row
-    for look in (_hdf5, _table, _onnx, _message_pack):
+    for look in (_hdf5, _onnx, _message_pack):
         found = look(head, tail)
         if found is not None:
             return found
@@ -100,28 +99,6 @@ def _hdf5(head: bytes, _tail: bytes) -> Signature | None:
     if any(head.startswith(_HDF5, offset) for offset in (0, 512, 1024, 2048)):
         return Signature(b"", "an HDF5 file, as Keras and Chainer write", _NOT_YET)
     return None
-
-
-def _table(head: bytes, tail: bytes) -> Signature | None:
-    """A TensorFlow table ends with its magic; the value of its first, empty key tells which kind it is."""
-    if not tail.endswith(_TABLE_END):
-        return None
-    value = _first_value(head)
-    if value.startswith(b"\n"):  # SavedTensorSlices.meta
-        return Signature(b"", "a TensorFlow checkpoint of version 1", _NOT_YET)
-    if value.startswith((b"\x08", b"\x10", b"\x1a")):  # BundleHeaderProto
-        return Signature(b"", "the index of a TensorFlow checkpoint", _NOT_YET)
-    return Signature(b"", "a sorted table, as TensorFlow and LevelDB write", _NOT_YET)
-
-
-def _first_value(head: bytes) -> bytes:
-    """Return the beginning of the value of a table's first key if that key is empty."""
-    if head[:2] != b"\x00\x00":
-        return b""
-    at = 2
-    while at < min(len(head), 12) and head[at] & 0x80:
-        at += 1
-    return head[at + 1 : at + 9]
 
 
 def _onnx(head: bytes, _tail: bytes) -> Signature | None:

@@ -92,6 +92,8 @@ READ = {
         + b"\x8c%torch.distributed.checkpoint.metadata\x94\x8c\x08Metadata\x94\x93.",
     ],
     "npz": [npz(), zipped("a.npy", "b/c.npy"), zipped()],
+    "tensorflow": [table(b"\x08\x01\x1a\x02\x08\x01")],
+    "tensorflow-v1": [table(b"\n\x05\n\x03\n\x01w")],
     "torch": [zipped(*TORCH), zipped("archive/version", "archive/data.pkl")],
     "torch-legacy": [LEGACY, b"\x80\x04\x95\x0e" + bytes(7) + LEGACY[2:]],
     "torch-tar": [tarred("sys_info", "pickle", "storages", "tensors")],
@@ -147,8 +149,6 @@ NAMED = {
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(90), "HDF5"),
     "hdf5, user block": (b"# a user's own\n".ljust(512, b" ") + b"\x89HDF\r\n\x1a\n", "HDF5"),
     "npy": (npy(), "single NumPy array"),
-    "tf index": (table(b"\x08\x01\x1a\x02\x08\x01"), "index of a TensorFlow checkpoint"),
-    "tf v1": (table(b"\n\x05\n\x03\n\x01w"), "TensorFlow checkpoint of version 1"),
     "table": (bytes([0, 3, 1]) + b"abcd" + table(b"")[3:], "sorted table"),
     "gguf": (b"GGUF\x03\x00\x00\x00", "GGUF"),
     "tflite": (b"\x1c\x00\x00\x00TFL3", "TensorFlow Lite"),
@@ -237,12 +237,12 @@ def test_files_of_the_real_torch_are_told_apart(tmp_path: Path) -> None:
 
 
 DIRECTORIES = {
-    "savedmodel": (("saved_model.pb", "fingerprint.pb"), "SavedModel"),
+    "savedmodel": (("saved_model.pb", "fingerprint.pb"), "SavedModel without variables"),
     "dcp of ranks": (("__0.metadata", "__0_0.distcp"), r"metadata of one rank: __0\.metadata"),
     "dcp without metadata": (("__0_0.distcp",), r"without its \.metadata"),
     "orbax": (("_METADATA", "d"), "Orbax"),
     "zarr": ((".zarray", "0.0"), "Zarr"),
-    "tf": (("checkpoint", "ckpt-1.index", "ckpt-1.data-00000-of-00001"), "directory of TensorFlow"),
+    "several tf": (("a.index", "a.data-00000-of-00001", "b.index", "b.data-00000-of-00001"), "Give one of"),
     "files": (("a.pt", "b.npz", "notes.txt"), 'holds "a.pt", "b.npz". Give one'),
     "many files": (tuple(f"{n}.pt" for n in range(7)), "and 2 more"),
     "empty": ((), "an empty directory"),
@@ -287,13 +287,56 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
             detect(path)
 
 
-def test_a_tensorflow_prefix_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "ckpt-1.index").write_bytes(table(b"\x08\x01"))
-    (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(b"\xff\xfe\xfd\x80" * 9)
-    with pytest.raises(NotFoundError, match="TensorFlow checkpoint"):
-        detect(tmp_path / "ckpt-1")
-    with pytest.raises(UnknownFormatError, match="data of a TensorFlow checkpoint"):
-        detect(tmp_path / "ckpt-1.data-00000-of-00001")
+DATA = b"\xff\xfe\xfd\x80" * 9
+INDEX = table(b"\x08\x01\x1a\x02\x08\x01")
+
+
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        (("ckpt-1.index",), "ckpt-1"),
+        (("ckpt-1.index", "ckpt-1.data-00000-of-00001"), "ckpt-1.data-00000-of-00001"),
+        (("ckpt-1.index", "ckpt-1.data-00000-of-00001"), ""),
+        (("checkpoint", "ckpt-1.index", "ckpt-2.index"), ""),
+        (("saved_model.pb", "variables/variables.index"), ""),
+    ],
+)
+def test_a_tensorflow_checkpoint_is_known_by_whatever_names_it(
+    names: tuple[str, ...], given: str, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(INDEX if name.endswith(".index") else DATA)
+    assert detect(tmp_path / given).name == "tensorflow"
+
+
+@pytest.mark.parametrize("data", [DATA, b"PK\x03\x04" + DATA, pickle.dumps({"a": 1})])
+def test_data_beside_its_index_is_taken_for_nothing_else(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ckpt-1.index").write_bytes(INDEX)
+    (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(data)
+    assert detect(tmp_path / "ckpt-1.data-00000-of-00001").name == "tensorflow"
+
+
+def test_a_set_of_v1_files_is_known_by_what_their_names_begin_with(tmp_path: Path) -> None:
+    for shard in range(2):
+        (tmp_path / f"m.ckpt-7-0000{shard}-of-00002").write_bytes(table(b"\n\x05\n\x03\n\x01w"))
+    assert detect(tmp_path / "m.ckpt-7").name == "tensorflow-v1"
+    with pytest.raises(NotFoundError):
+        detect(tmp_path / "m.ckpt-8")
+
+
+@pytest.mark.parametrize("name", ["m.ckpt.data", "m.ckpt.data-00000-of-00001"])
+def test_data_without_its_index_is_explained(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(DATA)
+    with pytest.raises(UnknownFormatError, match=r"data of a TensorFlow checkpoint: copy m\.ckpt\.index"):
+        detect(tmp_path / name)
+
+
+@pytest.mark.parametrize("length", [20, len(INDEX) - 1])
+def test_an_index_that_is_cut_is_told_as_one(length: int, tmp_path: Path) -> None:
+    (tmp_path / "m.index").write_bytes(INDEX[:length])
+    with pytest.raises(TruncatedError, match="index of a TensorFlow checkpoint that is cut short"):
+        detect(tmp_path / "m.index")
 
 
 def test_a_fifo_a_device_and_a_socket_are_refused_without_waiting(tmp_path: Path) -> None:

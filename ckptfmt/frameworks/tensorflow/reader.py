@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key
 
-__all__ = ["STEP", "read"]
+__all__ = ["STEP", "read", "step_of"]
 
 STEP = "global_step"
 """The variable in which TensorFlow 1 counts steps."""
@@ -63,7 +63,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     bundle = read_bundle(prefix_of(path))
     try:
         tree, findings = _tree(bundle)
-        step = _step(tree)
+        step = step_of(tree)
     except BaseException:
         bundle.close()
         raise
@@ -89,10 +89,17 @@ def _tree(bundle: Bundle) -> tuple[Tree, tuple[Finding, ...]]:
         return values, findings
     del values[GRAPH_KEY]
     try:
-        tree, told = object_tree(graph, {str(key): node for key, node in values.items()})
+        tree, told = object_tree(graph, {str(key): _tieable(node) for key, node in values.items()})
     except FormatError as error:
         raise error.located(file=index, tensor=GRAPH_KEY) from None
     return tree, (*findings, *told)
+
+
+def _tieable(node: Tree) -> Tree:
+    """Return a tensor that is known for the same wherever it stands; its paths are many."""
+    if not isinstance(node, Tensor) or 0 in node.shape:
+        return node
+    return Tensor(node.dtype, node.shape, node.source, tag=node.tag, identity=("entry", id(node.source)))
 
 
 def _text(node: Tree) -> bytes | None:
@@ -121,7 +128,8 @@ def _noted(note: bytes, bundle: Bundle) -> Tree:
     return decode_note(note, list(entries.values()))
 
 
-def _step(tree: Tree) -> int | None:
+def step_of(tree: Tree) -> int | None:
+    """Return the value of ``global_step`` in a mapping of variables by name, if there is one."""
     node = tree.get(STEP) if isinstance(tree, dict) else None
     if not isinstance(node, Tensor) or node.shape != () or node.dtype.name not in ("i64", "i32"):
         return None
