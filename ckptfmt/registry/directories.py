@@ -1,7 +1,7 @@
 """What a directory is by the names of its entries: a checkpoint of ours, one of another kind, or a folder.
 
 Entries are looked at by name and kind only; nothing is entered except to see whether a checkpoint of ours
-lies in it. Symbolic links are not followed.
+lies in it, and whether a file named like a rank's is one. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.safetensors_parts import is_part_name
+from ckptfmt.errors import FormatError
+from ckptfmt.registry.archives import zip_kind
 from ckptfmt.registry.table import NATIVE, Format, format_named
 from ckptfmt.registry.tables import INDEX, single_bundle
 from ckptfmt.registry.texts import quoted
@@ -36,6 +38,8 @@ _FILES = (
     ".safetensors",
     ".safetensors.index.json",
 )
+_OF_A_RANK = re.compile(r"[^.]+\.[0-9]{1,9}\.[0-9]{1,15}|.*[0-9]\.[0-9]{1,9}")
+_TRIED = 3
 _SHOWN = 5
 _LOOKED_AT = 1000
 
@@ -58,12 +62,13 @@ def describe_directory(place: Directory) -> Format | tuple[str, str]:
     What is missing or broken then is for the reader to say.
     """
     names = sorted(place.names())
-    return _kind(names) or _folder(place, names)
+    return _kind(names) or _ranks(place, names) or _folder(place, names)
 
 
 def is_folder(place: Directory) -> bool:
     """Whether a directory is no checkpoint of any kind itself, so that what it holds may be listed."""
-    return _kind(sorted(place.names())) is None
+    names = sorted(place.names())
+    return (_kind(names) or _ranks(place, names)) is None
 
 
 def _kind(names: list[str]) -> Format | tuple[str, str] | None:
@@ -91,6 +96,20 @@ def _tensorflow(known: set[str]) -> Format | tuple[str, str] | None:
     if "checkpoint" in known and any(name.endswith(".meta") for name in known):
         return format_named("tensorflow-v1")
     return format_named("tensorflow") if single_bundle(known) else None
+
+
+def _ranks(place: Directory, names: list[str]) -> Format | None:
+    """Tell the files of several ranks of ChainerMN by their names, and by what one of the first few holds."""
+    for name in [name for name in names if _OF_A_RANK.fullmatch(name) and place.is_file(name)][:_TRIED]:
+        try:
+            with place.reader(name, mapped=False) as reader:
+                head = reader.read(0, min(64, reader.size))
+                found = zip_kind(reader, head) if head.startswith(b"PK\x03\x04") else None
+        except (FormatError, OSError):
+            continue
+        if isinstance(found, Format) and found.name == "chainer-npz":
+            return format_named("chainermn")
+    return None
 
 
 def _distributed(names: list[str]) -> Format | tuple[str, str]:

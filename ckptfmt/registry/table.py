@@ -71,6 +71,15 @@ _FORMATS = (
         codecs=("raw", "deflate"),
     ),
     Format(
+        "chainermn",
+        "the snapshots of several ranks of ChainerMN, read as one",
+        "directory",
+        (),
+        "ckptfmt.frameworks.chainer.multinode:read",
+        None,
+        instead="chainer-npz",
+    ),
+    Format(
         NATIVE,
         "a directory with a manifest, safetensors shards and a digest of every byte",
         "directory",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["MARK", "Members", "members_of", "tree_of_members"]
+__all__ = ["MARK", "Members", "equal", "members_of", "tree_of_members"]
 
 MARK = "ckptfmt.chainer"
 """A member that only files with a note and repeated members have: by it they are told from other files."""
@@ -215,8 +215,7 @@ def _noted(
         raise FormatError(f"{name[:80]!r} {'is there' if name in found else 'is missing'}, not as it says")
     for name, node in wanted.items():
         own = by_source.get(id(node.source)) if isinstance(node, Tensor) else None
-        equal = held.same(own, name) if own is not None else _equal(node, flat[name])
-        if not equal:
+        if not (equal(node, flat[name]) if own is None else held.same(own, name)):
             raise FormatError(f"{name[:80]!r} is not what it says")
     return tree
 
@@ -229,7 +228,7 @@ def _listed(note: bytes) -> set[str]:
     return {row[0] for row in rows if isinstance(row, list) and row and isinstance(row[0], str)}
 
 
-def _equal(node: Tree, other: Tree) -> bool:
+def equal(node: Tree, other: Tree) -> bool:
     """Whether two small values are the same array."""
     if isinstance(node, Tensor) and isinstance(other, Tensor):
         alike = (node.dtype, node.shape) == (other.dtype, other.shape)
