@@ -43,6 +43,16 @@ class TestDcp(FormatTests):
         assert not any(tmp_path.iterdir())
 
 
+class TestHdf5(FormatTests):
+    name = "hdf5"
+    suffix = ".h5"
+    checksums = False  # elements have none; groups, headers and indices do
+
+    @pytest.fixture(autouse=True)
+    def _library(self) -> None:
+        pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra hdf5)")
+
+
 class TestNpz(FormatTests):
     name = "npz"
     suffix = ".npz"

@@ -12,9 +12,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ckptfmt.containers.hdf5.superblock import find_signature
 from ckptfmt.errors import NotFoundError, StorageError, TruncatedError, UnknownFormatError
 from ckptfmt.registry.archives import is_tar, tar_kind, zip_kind
 from ckptfmt.registry.directories import describe_directory
+from ckptfmt.registry.hdf5_kinds import hdf5_kind
 from ckptfmt.registry.pickles import pickle_kind
 from ckptfmt.registry.signatures import signature_of
 from ckptfmt.registry.table import Format, format_named
@@ -105,6 +107,8 @@ def _describe_file(reader: ByteReader) -> Format | tuple[str, str]:
         return sign.what, sign.advice
     if is_tar(head):
         return tar_kind(reader)
+    if find_signature(reader) is not None:
+        return hdf5_kind(reader)
     return read_json(reader, head) or describe_text(head) or _unknown(reader, head)
 
 

@@ -71,8 +71,6 @@ _SIGNATURES = (
     Signature(b"age-encryption.org/", "a file encrypted by age", "Decrypt it first."),
 )
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-
 
 def signature_of(head: bytes, tail: bytes) -> Signature | None:
     """Return the first sign that fits a file, or None.
@@ -87,17 +85,10 @@ def signature_of(head: bytes, tail: bytes) -> Signature | None:
     for row in _SIGNATURES:
         if head.startswith(row.magic, row.offset):
             return row
-    for look in (_hdf5, _onnx, _message_pack):
+    for look in (_onnx, _message_pack):
         found = look(head, tail)
         if found is not None:
             return found
-    return None
-
-
-def _hdf5(head: bytes, _tail: bytes) -> Signature | None:
-    """The signature stands at 0, or at a power of two from 512 on (HDF5 file format 3.0, section II.A)."""
-    if any(head.startswith(_HDF5, offset) for offset in (0, 512, 1024, 2048)):
-        return Signature(b"", "an HDF5 file, as Keras and Chainer write", _NOT_YET)
     return None
 
 

@@ -146,8 +146,6 @@ NAMED = {
         zipped("a/data.pkl") + bytes(42) + zipped("a/data.pkl"),
         "several zip archives in one",
     ),
-    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(90), "HDF5"),
-    "hdf5, user block": (b"# a user's own\n".ljust(512, b" ") + b"\x89HDF\r\n\x1a\n", "HDF5"),
     "npy": (npy(), "single NumPy array"),
     "table": (bytes([0, 3, 1]) + b"abcd" + table(b"")[3:], "sorted table"),
     "gguf": (b"GGUF\x03\x00\x00\x00", "GGUF"),
