@@ -98,7 +98,7 @@ class Storages(Protocol):
 
 
 class ZipStorages:
-    """Storages that are members ``<root>/data/<key>`` of a zip archive.
+    """Storages that are members ``<root>/data/<key>`` of a zip archive, or ``<root>/tensors/<key>`` of 1.4.
 
     Parameters
     ----------
@@ -123,7 +123,10 @@ class ZipStorages:
         """Return a member; it is opened when it is first read."""
         storage = self._found.get(key)
         if storage is None:
-            reader = _LazyMember(self._archive, f"{self._root}/data/{key}")
+            member, old = f"{self._root}/data/{key}", f"{self._root}/tensors/{key}"
+            if member not in self._archive.entries and old in self._archive.entries:
+                member = old
+            reader = _LazyMember(self._archive, member)
             storage = self._found[key] = Storage((self._token, key), reader, self._big_endian)
         if storage.reader.size != nbytes:
             message = f"a storage of {nbytes} bytes has a record of {storage.reader.size}"
