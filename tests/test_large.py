@@ -31,7 +31,7 @@ pytestmark = [
 
 GIB = 1 << 30
 MIB = 1 << 20
-WRITTEN = {row.name: row.extensions[0] for row in formats() if row.writable}
+WRITTEN = {row.name: row.extensions[0] if row.extensions else "" for row in formats() if row.writable}
 """Formats by the ending of their targets."""
 
 
