@@ -26,6 +26,7 @@ THIRD_PARTIES = {
     "typer": ("cli/",),
     "click": ("cli/",),
     "rich": ("cli/",),
+    "h5py": ("containers/hdf5/",),
     "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
     "hypothesis": ("testing/",),  # for the tests of plug-ins

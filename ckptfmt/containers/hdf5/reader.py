@@ -7,7 +7,7 @@ those of the file, joined by ``/``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from ckptfmt.containers.hdf5.budget import Budget
 from ckptfmt.containers.hdf5.library import opened
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from typing_extensions import Self
-
     from ckptfmt.storage.reader import ByteReader
 
 __all__ = ["Hdf5File"]
@@ -30,6 +28,7 @@ __all__ = ["Hdf5File"]
 _MAX_DEPTH = 512
 
 
+@final
 class Hdf5File:
     """An HDF5 file; a context manager that closes it.
 
@@ -109,7 +108,7 @@ class Hdf5File:
         if self._owned is not None:
             self._owned.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Hdf5File:
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ import contextlib
 import math
 import zlib
 from itertools import product
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, final
 
 import h5py
 import numpy as np
@@ -26,8 +26,6 @@ from ckptfmt.tree.nodes import Strings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
-
-    from typing_extensions import Self
 
     from ckptfmt.containers.hdf5.attributes import Attribute
     from ckptfmt.tree.dtypes import DType
@@ -58,6 +56,7 @@ def held_as(kind: DType, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     return kind.numpy.str, shape
 
 
+@final
 class Hdf5Writer:
     """Writes an HDF5 file; a context manager that closes it.
 
@@ -233,7 +232,7 @@ class Hdf5Writer:
                 self._id.close()
             self._file.flush()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Hdf5Writer:
         return self
 
     def __exit__(
