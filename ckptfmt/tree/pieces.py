@@ -7,6 +7,7 @@ where they are read. Nothing is read when a source is made, and reading holds a 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,15 @@ import numpy as np
 from ckptfmt.errors import FormatError, LimitError
 from ckptfmt.tree.box import Box
 from ckptfmt.tree.source import pack, read_box
+from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ckptfmt.tree.dtypes import DType
     from ckptfmt.tree.source import Source
-    from ckptfmt.tree.tensor import Tensor
 
-__all__ = ["AgreeingSource", "JoinedSource"]
+__all__ = ["AgreeingSource", "JoinedSource", "part"]
 
 _SLAB_BYTES = 4 << 20
 _MOST_PAIRS = 1 << 26
@@ -39,58 +40,20 @@ class _Piece:
     source: Source
 
 
-class JoinedSource:
-    """The canonical bytes of a tensor whose pieces are tensors of their own.
+class _Elements:
+    """A source that knows how to read boxes, and makes byte ranges out of them, a slab at a time."""
 
-    Parameters
-    ----------
-    dtype : DType
-    shape : tuple of int
-        Of the whole.
-    pieces : sequence of (Box, Tensor)
-        Where each lies in the whole. They must cover it and not overlap, except that several may have one
-        and the same box: these are replicas, and their bytes must be equal. Empty ones are ignored.
+    __slots__ = ("_dtype", "_shape")
 
-    Raises
-    ------
-    FormatError
-        A piece does not lie in the whole, is of another type or shape than its box, overlaps another, or
-        elements have no piece.
-    LimitError
-        There are more pieces, laid out more oddly, than can be compared.
-    """
-
-    __slots__ = ("_dtype", "_pieces", "_shape", "_starts", "_stops")
-
-    def __init__(self, dtype: DType, shape: tuple[int, ...], pieces: Sequence[tuple[Box, Tensor]]) -> None:
+    def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self._dtype = dtype
         self._shape = shape
-        self._pieces = [
-            _Piece(box, box.run(shape), _agreeing(found))
-            for box, found in _by_box(dtype, shape, pieces).items()
-        ]
-        boxes = [piece.box for piece in self._pieces]
-        columns = (len(boxes), len(shape))
-        self._starts = np.array([box.offset for box in boxes], np.int64).reshape(columns)
-        self._stops = self._starts + np.array([box.shape for box in boxes], np.int64).reshape(columns)
-        _check_apart(self._starts, self._stops)
-        _check_cover(shape, boxes)
 
-    def view(self, start: int, stop: int) -> memoryview | None:
-        """Return the bytes of one piece where all of them lie in it, one after the other."""
-        if self._dtype.packed and len(self._pieces) > 1:
-            return None
-        width = self._dtype.bits
-        for piece in self._pieces if len(self._pieces) <= _FEW else ():
-            if piece.run is None:
-                continue
-            first, last = (at * width for at in piece.run)
-            if first <= start * 8 and (stop * 8 <= last or len(self._pieces) == 1):
-                return piece.source.view(start - first // 8, stop - first // 8)
-        return None
+    def _read_box(self, box: Box, out: np.ndarray) -> None:
+        raise NotImplementedError
 
     def readinto(self, start: int, out: memoryview) -> None:
-        """Fill `out` from the pieces that its elements lie in, a slab at a time."""
+        """Fill `out` with the bytes that begin at `start`."""
         for at in range(0, len(out), _SLAB_BYTES):
             part = out[at : at + _SLAB_BYTES]
             if self._dtype.packed:
@@ -123,6 +86,56 @@ class JoinedSource:
         for box in _boxes_of_run(self._shape, first, first + out.size):
             self._read_box(box, out[done : done + box.size].reshape(box.shape))
             done += box.size
+
+
+class JoinedSource(_Elements):
+    """The canonical bytes of a tensor whose pieces are tensors of their own.
+
+    Parameters
+    ----------
+    dtype : DType
+    shape : tuple of int
+        Of the whole.
+    pieces : sequence of (Box, Tensor)
+        Where each lies in the whole. They must cover it and not overlap, except that several may have one
+        and the same box: these are replicas, and their bytes must be equal. Empty ones are ignored.
+
+    Raises
+    ------
+    FormatError
+        A piece does not lie in the whole, is of another type or shape than its box, overlaps another, or
+        elements have no piece.
+    LimitError
+        There are more pieces, laid out more oddly, than can be compared.
+    """
+
+    __slots__ = ("_pieces", "_starts", "_stops")
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], pieces: Sequence[tuple[Box, Tensor]]) -> None:
+        super().__init__(dtype, shape)
+        self._pieces = [
+            _Piece(box, box.run(shape), _agreeing(found))
+            for box, found in _by_box(dtype, shape, pieces).items()
+        ]
+        boxes = [piece.box for piece in self._pieces]
+        columns = (len(boxes), len(shape))
+        self._starts = np.array([box.offset for box in boxes], np.int64).reshape(columns)
+        self._stops = self._starts + np.array([box.shape for box in boxes], np.int64).reshape(columns)
+        _check_apart(self._starts, self._stops)
+        _check_cover(shape, boxes)
+
+    def view(self, start: int, stop: int) -> memoryview | None:
+        """Return the bytes of one piece where all of them lie in it, one after the other."""
+        if self._dtype.packed and len(self._pieces) > 1:
+            return None
+        width = self._dtype.bits
+        for piece in self._pieces if len(self._pieces) <= _FEW else ():
+            if piece.run is None:
+                continue
+            first, last = (at * width for at in piece.run)
+            if first <= start * 8 and (stop * 8 <= last or len(self._pieces) == 1):
+                return piece.source.view(start - first // 8, stop - first // 8)
+        return None
 
     def _read_box(self, box: Box, out: np.ndarray) -> None:
         low = np.array(box.offset, np.int64)
@@ -182,6 +195,47 @@ class AgreeingSource:
                 if not _same(other, start + at, mine):
                     message = f"replicas differ: {name} has other bytes than {self._names[0]}"
                     raise FormatError(message, offset=start + at)
+
+
+def part(tensor: Tensor, box: Box) -> Tensor:
+    """Return a box of a tensor as a tensor; the tensor itself where that is all of it.
+
+    Nothing is read.
+
+    Raises
+    ------
+    FormatError
+        The box does not lie inside the tensor.
+    """
+    if box == Box.whole(tensor.shape):
+        return tensor
+    if not box.fits(tensor.shape):
+        raise FormatError(f"a piece {_shown(box)} does not lie inside a tensor of shape {tensor.shape}")
+    identity = None if tensor.identity is None else (tensor.identity, box)
+    return Tensor(tensor.dtype, box.shape, _PartSource(tensor, box), identity=identity)
+
+
+class _PartSource(_Elements):
+    """A box of another tensor."""
+
+    __slots__ = ("_box", "_tensor")
+
+    def __init__(self, tensor: Tensor, box: Box) -> None:
+        super().__init__(tensor.dtype, box.shape)
+        self._tensor = tensor
+        self._box = box
+
+    def view(self, start: int, stop: int) -> memoryview | None:
+        """Return the bytes where they follow each other in the whole, too."""
+        run = self._box.run(self._tensor.shape)
+        if run is None or self._dtype.packed:
+            return None
+        first = run[0] * self._dtype.bits // 8
+        return self._tensor.source.view(first + start, first + stop)
+
+    def _read_box(self, box: Box, out: np.ndarray) -> None:
+        offset = tuple(map(operator.add, self._box.offset, box.offset))
+        out[...] = self._tensor.read(Box(offset, box.shape))
 
 
 def _same(source: Source, start: int, data: memoryview) -> bool:
