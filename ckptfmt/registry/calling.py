@@ -24,7 +24,13 @@ __all__ = ["adapt", "read_foreign", "write_foreign"]
 Reader: TypeAlias = "Callable[[str | os.PathLike[str]], Checkpoint]"
 Writer: TypeAlias = "Callable[..., tuple[Finding, ...]]"
 
-_LIVE = {"torch": ("ckptfmt.frameworks.pytorch.live:adapt", "torch")}
+_TENSORFLOW = ("ckptfmt.frameworks.tensorflow.live:adapt", "tensorflow")
+_LIVE = {
+    "keras": _TENSORFLOW,
+    "tensorflow": _TENSORFLOW,
+    "tf_keras": _TENSORFLOW,
+    "torch": ("ckptfmt.frameworks.pytorch.live:adapt", "torch"),
+}
 """By the package that an object's class comes from: who understands it, and the extra that this needs."""
 
 
