@@ -252,7 +252,7 @@ class TensorEmitter:
 
     def _nested(self, _: Composite, parts: dict[Key, Tensor], path: Path) -> bool:
         names = ("buffer", "sizes", "strides", "offsets")
-        if set(parts) != set(names):
+        if self._legacy or set(parts) != set(names):  # made from the numbers in it, which a stream has later
             return False
         self._out.name(_UTILS, "_rebuild_nested_tensor")
         self._out.op(b"(")

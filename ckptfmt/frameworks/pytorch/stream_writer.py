@@ -40,7 +40,8 @@ def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False
     -------
     tuple of Finding
         What the form cannot hold, and what stands for it. Types without a storage class (8-bit floats,
-        unsigned integers of more than 8 bits) are among it: PyTorch writes them and cannot read them back.
+        unsigned integers of more than 8 bits) and nested tensors are among it: PyTorch writes them and cannot
+        read them back.
 
     Raises
     ------
