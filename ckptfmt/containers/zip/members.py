@@ -111,8 +111,10 @@ class StoredMember(Member):
     def view(self, offset: int, length: int) -> memoryview | None:
         """Return the archive's own mapped bytes."""
         check_range(self, offset, length)
-        self._verify()
-        return self._reader.view(self._start + offset, length)
+        data = self._reader.view(self._start + offset, length)
+        if data is not None:  # else whoever asks reads, and verifies then
+            self._verify()
+        return data
 
     def _verify(self) -> None:
         with self._lock:

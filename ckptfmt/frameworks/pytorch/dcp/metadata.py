@@ -36,7 +36,7 @@ MAX_METADATA = 1 << 30
 """Greatest length in bytes: some three million chunks."""
 
 _OLD_PROPERTIES = "torch.distributed._shard.sharded_tensor.metadata"
-_VERSIONS = (None, "1.0.0")
+_VERSIONS = ("1.0.0",)
 _FREE_OBJECTS = 100_000
 _BYTES_FOR_AN_OBJECT = 4
 _MAX_INDEX = 1 << 24
@@ -134,8 +134,7 @@ def decode_metadata(reader: ByteReader) -> Metadata:
 def _metadata(node: object) -> Metadata:
     state = _state(node, "Metadata", MODULE)
     version = state.pop("version", None)
-    version = version if version is None else text_of(version)
-    if version not in _VERSIONS:
+    if version is not None and _text(version) not in _VERSIONS:
         raise UnsupportedVersionError(f"metadata of version {str(version)[:40]}; 1.0.0 is read")
     rows = _mapping(state.pop("state_dict_metadata", None), "state_dict_metadata")
     places = _mapping(state.pop("storage_data", None), "storage_data")
