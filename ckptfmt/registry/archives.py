@@ -53,12 +53,16 @@ def zip_kind(reader: ByteReader, head: bytes) -> Format | tuple[str, str]:
 
 def _is_row_of_archives(reader: ByteReader) -> bool:
     """Whether the last of several archives ends the file: its first member begins where its offsets say."""
-    end = reader.size - records.END.size
-    magic, *_, size, offset, comment = records.END.unpack(reader.read(end, records.END.size))
-    start = end - size - offset
-    if magic != records.END_MAGIC or comment or start <= 0:
+    at = reader.size - records.END.size
+    magic, *_, size, offset, comment = records.END.unpack(reader.read(at, records.END.size))
+    if magic != records.END_MAGIC or comment:
         return False
-    return reader.read(start, 4) == records.LOCAL_MAGIC
+    wide = at - records.LOCATOR.size - records.END64.size  # as PyTorch has it in small archives, too
+    if wide >= 0 and reader.read(wide, 4) == records.END64_MAGIC:
+        at = wide
+        *_, size, offset = records.END64.unpack(reader.read(wide, records.END64.size))
+    start = at - size - offset
+    return start > 0 and reader.read(start, 4) == records.LOCAL_MAGIC
 
 
 def _is_chainer(names: Sequence[str]) -> bool:
@@ -85,18 +89,22 @@ def _beginning(head: bytes) -> str:
 
 
 def _torch_kind(names: Sequence[str]) -> Format | tuple[str, str] | None:
+    if "serialized_exported_program.json" in names:  # torch.export before 2.8
+        return format_named("torch-export")
     roots = {name.partition("/")[0] for name in names}
     if len(roots) != 1:
         return None
     below = {name.partition("/")[2] for name in names}
-    if "archive_format" in below and any(name.startswith("models/") for name in below):
-        return "a program written by torch.export (.pt2)", "Give the state dict that it was made from."
+    if "archive_format" in below:
+        if any(name.startswith("models/") for name in below):
+            return format_named("torch-export")
+        return "a program compiled by AOTInductor (.pt2)", "Give the state dict that it was made from."
     if "constants.pkl" in below:
+        return format_named("torchscript")
+    if {"model.json", "attributes.pkl"} <= below or {"model.json", "version"} <= below:
         advice = "Load it with torch.jit.load where you trust it, and save its state_dict()."
-        return "a TorchScript program", advice
-    if "data.pkl" in below:
-        return format_named("torch")
-    return None
+        return "a TorchScript program of before PyTorch 1.4", advice
+    return format_named("torch") if "data.pkl" in below else None
 
 
 def _other_kind(names: Sequence[str]) -> tuple[str, str]:

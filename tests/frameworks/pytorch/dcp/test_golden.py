@@ -61,6 +61,11 @@ def test_what_was_read_is_written_and_read_again_with_the_same_root(name: str, t
         assert report.same_root, to
 
 
+def test_a_file_of_items_is_told_and_its_directory_asked_for() -> None:
+    with pytest.raises(ckptfmt.UnknownFormatError, match=r"distcp files of a torch.* Give their directory"):
+        ckptfmt.detect(GOLDEN / "fsdp2-2" / "__1_0.distcp")
+
+
 def test_one_digest_whatever_the_ranks() -> None:
     bags = []
     for name in ("fsdp2-2", "fsdp2-4"):
