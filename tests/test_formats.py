@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class TestChainerHdf5(FormatTests):
+    name = "chainer-hdf5"
+    suffix = ".h5"
+    checksums = False  # as TestHdf5
+
+    @pytest.fixture(autouse=True)
+    def _library(self) -> None:
+        pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
+
+    def read(self, path: Path) -> ckptfmt.Checkpoint:
+        """A model alone cannot be told from any other HDF5 file."""
+        return ckptfmt.read(path, format=None if path.is_dir() else self.name)
+
+
 class TestChainerNpz(FormatTests):
     name = "chainer-npz"
     suffix = ".npz"
@@ -62,6 +76,15 @@ class TestSafetensors(FormatTests):
     name = "safetensors"
     suffix = ".safetensors"
     checksums = False
+
+
+class TestTensorFlow(FormatTests):
+    name = "tensorflow"
+    suffix = ".index"
+
+    def files(self, path: Path) -> list[Path]:
+        """Return the index and the file of data."""
+        return sorted(path.parent.glob(f"{path.stem}.*"))
 
 
 class TestTorch(FormatTests):

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["hdf5_kind"]
 
-_KINDS: tuple[tuple[str, Callable[[Outline], bool]], ...] = ()
+
+def _is_chainer(top: Outline) -> bool:
+    """Whether it is a trainer's snapshot, or was written by us for Chainer; a model alone is any file."""
+    updater = top.groups.get("updater")
+    return "ckptfmt.chainer" in top.attributes or (
+        updater is not None
+        and "iteration" in updater.datasets
+        and any(name.startswith(("model:", "optimizer:", "iterator:")) for name in updater.groups)
+    )
+
+
+_KINDS: tuple[tuple[str, Callable[[Outline], bool]], ...] = (("chainer-hdf5", _is_chainer),)
 """The name of a format, and whether the top of a file is as its writer makes it."""
 
 

@@ -62,6 +62,16 @@ class Format:
 
 _FORMATS = (
     Format(
+        "chainer-hdf5",
+        "the same arrays as chainer.serializers.save_hdf5 keeps them",
+        "hdf5",
+        (),
+        "ckptfmt.frameworks.chainer.hdf5:read",
+        "ckptfmt.frameworks.chainer.hdf5:write",
+        codecs=("raw", "deflate"),
+        extra="chainer",
+    ),
+    Format(
         "chainer-npz",
         "arrays as chainer.serializers.save_npz names them, and snapshots of trainers",
         "zip",
@@ -162,6 +172,15 @@ _FORMATS = (
         "ckptfmt.frameworks.pytorch.writer:write",
     ),
     Format(
+        "torch-export",
+        "a program of torch.export (.pt2): its weights and constants",
+        "zip",
+        (),
+        "ckptfmt.frameworks.pytorch.export:read",
+        None,
+        instead="torch",
+    ),
+    Format(
         "torch-legacy",
         "a stream of pickles as torch.save wrote from 0.1.10 to 1.5",
         "stream",
@@ -170,11 +189,29 @@ _FORMATS = (
         "ckptfmt.frameworks.pytorch.stream_writer:write",
     ),
     Format(
+        "torch-ranks",
+        "a directory with one torch.save file of each rank, whose shards are joined",
+        "directory",
+        (),
+        "ckptfmt.frameworks.pytorch.ranks.reader:read",
+        None,
+        instead="torch",
+    ),
+    Format(
         "torch-tar",
         "a tar archive as torch.save wrote before 0.1.10",
         "tar",
         (),
         "ckptfmt.frameworks.pytorch.tarred:read",
+        None,
+        instead="torch",
+    ),
+    Format(
+        "torchscript",
+        "a TorchScript program: the attributes of its module, and its constants",
+        "zip",
+        (),
+        "ckptfmt.frameworks.pytorch.script:read",
         None,
         instead="torch",
     ),

@@ -99,7 +99,7 @@ def make_one() -> None:
     chainer = chainer_module()
     serializers, optimizers = chainer.serializers, chainer.optimizers
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    makers = {
+    makers: dict[str, Any] = {
         "momentum_sgd": lambda: optimizers.MomentumSGD(lr=0.05, momentum=0.9),
         "adam": lambda: optimizers.Adam(alpha=0.01),
         "rmsprop": lambda: optimizers.RMSprop(lr=0.01),
@@ -145,7 +145,7 @@ def make_ranks() -> None:
             (place / "log").unlink()
 
 
-def described(array: np.ndarray) -> Any:  # noqa: ANN401 - JSON
+def described(array: Any) -> Any:  # noqa: ANN401 - JSON
     """Return an array as JSON: None, texts, or type, shape and SHA-256 of its bytes in C order."""
     if array.dtype.kind == "O":
         assert array[()] is None  # noqa: S101 - a tool for developers

@@ -188,6 +188,21 @@ class Hdf5Writer:
         found = self._create(path, h5t.py_create(np.dtype("<f4")), h5s.create(h5s.NULL), None)
         _set_attributes(found, path, attributes or {})
 
+    def link(self, path: str, written: str) -> None:
+        """Give a dataset that was written a further name (a hard link).
+
+        Raises
+        ------
+        ConversionError
+            The path is none or taken, or nothing was written under the other name.
+        """
+        above, _, name = path.rpartition("/")
+        group = self._group(above)
+        if not is_path(path):
+            raise ConversionError(f"{path!r} is no name of a dataset in HDF5")
+        with _translated(path):
+            group.links.create_hard(name.encode(), self._groups[""], written.encode())
+
     def _create(
         self, path: str, kind: h5t.TypeID, space: h5s.SpaceID, chunk: tuple[int, ...] | None
     ) -> h5d.DatasetID:

@@ -20,8 +20,9 @@ from ckptfmt.frameworks.chainer.hierarchy import joined, nested, parts_of
 from ckptfmt.tree.canonical import loads
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Strings
-from ckptfmt.tree.paths import encode_path
+from ckptfmt.tree.paths import display, encode_path
 from ckptfmt.tree.tensor import Tensor
+from ckptfmt.tree.walk import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +69,7 @@ class Members:
     findings: tuple[Finding, ...]
 
 
-def members_of(tree: Tree, container: Container) -> Members:
+def members_of(tree: Tree, container: Container, *, texts: bool = True) -> Members:
     """Plan the writing of a tree.
 
     Parameters
@@ -76,6 +77,8 @@ def members_of(tree: Tree, container: Container) -> Members:
     tree : Tree
     container : Container
         It must reserve `MARK`.
+    texts : bool
+        Whether Chainer loads text from such a container.
 
     Raises
     ------
@@ -83,7 +86,7 @@ def members_of(tree: Tree, container: Container) -> Members:
         As `ckptfmt.containers.noted.planning.plan`.
     """
     flat = joined(tree)
-    if flat is not None and _is_simple(flat, container):
+    if flat is not None and _is_simple(flat, container, texts=texts):
         rows: dict[Key, Tree] = {name: node for name, node in flat.items() if isinstance(node, Tensor)}
         planned = plan(rows, container)
         if planned.note is None and all(row.name in flat for row in planned.rows):
@@ -92,10 +95,27 @@ def members_of(tree: Tree, container: Container) -> Members:
     planned = plan(tree, container)
     note = planned.note or _forced(tree, planned)
     taken = {row.name for row in planned.rows}
-    return Members(planned.rows, _repeated(tree, taken, container), note, planned.findings)
+    found = _repeated(tree, taken, container)
+    lost = () if texts else _told_texts(found)
+    return Members(planned.rows, found if texts else _without_texts(found), note, (*planned.findings, *lost))
 
 
-def _is_simple(flat: Mapping[str, Tree], container: Container) -> bool:
+def _without_texts(found: Mapping[str, Tree]) -> dict[str, Tree]:
+    return {name: node for name, node in found.items() if not isinstance(node, Strings)}
+
+
+def _told_texts(found: Mapping[str, Tree]) -> tuple[Finding, ...]:
+    names = [name for name, node in found.items() if isinstance(node, Strings)]
+    if not names:
+        return ()
+    message = (
+        f"{len(names)} texts, {names[0]!r} first: Chainer loads no text from HDF5, so that only the structure"
+        " note has them; write chainer-npz, or hdf5"
+    )
+    return (Finding("text-lost", display(tuple(names[0].split("/"))), Severity.LOSS, message),)
+
+
+def _is_simple(flat: Mapping[str, Tree], container: Container, *, texts: bool) -> bool:
     """Whether arrays by these names are all there is to tell."""
     if any(name in (NOTE, MARK) or container.name(parts_of(name, flat)) != name for name in flat):
         return False
@@ -105,7 +125,7 @@ def _is_simple(flat: Mapping[str, Tree], container: Container) -> bool:
     return (
         len(identities) == len(tensors)
         and all(node.tag is None for node in tensors)
-        and all(node is None or isinstance(node, Tensor) or _is_text(node) for node in nodes)
+        and all(node is None or isinstance(node, Tensor) or (texts and _is_text(node)) for node in nodes)
     )
 
 
@@ -125,12 +145,22 @@ def _repeated(tree: Tree, taken: set[str], container: Container) -> dict[str, Tr
     Nothing, where shared containers make it too much.
     """
     found: dict[str, Tree] = {}
+    groups = {group for name in taken for group in _above(name)}
+    names = {NOTE, MARK, *taken}
     for path, node in sorted(_reachable(tree), key=lambda item: encode_path(item[0])):
         name = container.name(path)
         exact = not isinstance(node, Tensor) or container.held(node.dtype, node.shape).exact
-        if exact and name not in taken and name not in found and name not in (NOTE, MARK):
+        if exact and name not in names and name not in groups and names.isdisjoint(_above(name)):
             found[name] = node
+            names.add(name)
+            groups.update(_above(name))
     return {name: found[name] for name in sorted(found)}
+
+
+def _above(name: str) -> list[str]:
+    """Return the groups that a name lies in, as far down as a tree reaches."""
+    parts = name.split("/", MAX_DEPTH)
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _reachable(tree: Tree) -> list[tuple[Path, Tree]]:
@@ -174,7 +204,13 @@ def _as_array(node: Tree) -> tuple[bool, Tree]:
 
 
 def tree_of_members(
-    entries: Sequence[Entry], note: Callable[[], bytes] | None, held: Held, names: Container, *, file: str
+    entries: Sequence[Entry],
+    note: Callable[[], bytes] | None,
+    held: Held,
+    names: Container,
+    *,
+    file: str,
+    texts: bool = True,
 ) -> tuple[Tree, tuple[Finding, ...]]:
     """Return the tree of a file's arrays: by its note if it has one that matches, else by their names.
 
@@ -186,6 +222,7 @@ def tree_of_members(
         Gives the note's bytes, or raises a FormatError.
     held : Held
     names : Container
+    texts : bool
         As for `members_of`.
     file : str
         What to call the file in findings.
@@ -194,21 +231,21 @@ def tree_of_members(
     if note is None:
         return nested(flat), ()
     try:
-        return _noted(entries, flat, note(), held, names), ()
+        return _noted(entries, note(), held, names, texts=texts), ()
     except FormatError as error:
         message = f"the structure note is ignored: {error.message}"
         return nested(flat), (Finding("note-mismatch", "", Severity.LOSS, message, file=file),)
 
 
-def _noted(
-    entries: Sequence[Entry], flat: Mapping[str, Tree], note: bytes, held: Held, names: Container
-) -> Tree:
+def _noted(entries: Sequence[Entry], note: bytes, held: Held, names: Container, *, texts: bool) -> Tree:
+    flat = {entry.name: entry.node for entry in entries}
     by_source = {id(entry.node.source): entry.name for entry in entries if isinstance(entry.node, Tensor)}
     listed = _listed(note)
     tree, told = tree_of([entry for entry in entries if entry.name in listed], lambda: note, file="")
     if told:
         raise FormatError(told[0].message.removeprefix("the structure note is ignored: "))
     wanted = _repeated(tree, listed, names)
+    wanted = wanted if texts else _without_texts(wanted)
     found = {name for name in flat if name not in listed}
     if found != set(wanted):
         name = min(found ^ set(wanted))

@@ -51,6 +51,29 @@ def test_every_array_of_a_file_is_what_numpy_reads(name: str) -> None:
         assert leaves(checkpoint.tree) == len(found)
 
 
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith(".h5")])
+def test_every_dataset_of_a_file_is_what_h5py_reads(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
+    assert ckptfmt.detect(GOLDEN / name).name == "hdf5"
+    ckptfmt.convert(GOLDEN / name, tmp_path / "again.h5", source_format="chainer-hdf5", to="chainer-hdf5")
+    for path in (GOLDEN / name, tmp_path / "again.h5"):
+        with ckptfmt.read(path, format="chainer-hdf5") as checkpoint:
+            found = {key: described(at(checkpoint.tree, key)) for key in EXPECTED[name]}
+            assert found == EXPECTED[name]
+            assert leaves(checkpoint.tree) == len(found)
+            assert not checkpoint.findings
+
+
+def test_the_two_kinds_of_file_hold_one_tree() -> None:
+    pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
+    for stem in ("model", "optimizer"):
+        with (
+            ckptfmt.read(GOLDEN / f"{stem}.npz", format="chainer-npz") as one,
+            ckptfmt.read(GOLDEN / f"{stem}.h5", format="chainer-hdf5") as two,
+        ):
+            assert ckptfmt.digest(one).root == ckptfmt.digest(two).root
+
+
 def test_the_files_are_those_that_were_made() -> None:
     manifest = (GOLDEN / "MANIFEST.toml").read_text()
     for name in EXPECTED:
