@@ -110,6 +110,10 @@ class FormatTests:
         """Return a path in a folder that tells the format."""
         return folder / f"{stem}{self.suffix}"
 
+    def files(self, path: Path) -> list[Path]:
+        """Return the files that a written checkpoint consists of, sorted by name."""
+        return [path] if path.is_file() else sorted(path.iterdir())
+
     # ------------------------------------------------------------- round trips
 
     def _lost(self, tree: object, path: Path) -> set[str]:
@@ -189,7 +193,7 @@ class FormatTests:
         """Every length but the right one is a typed error."""
         path = self.target(tmp_path)
         self.write({"w": np.arange(4, dtype="f4"), "n": 1}, path)
-        for file in [path] if path.is_file() else sorted(path.iterdir()):
+        for file in self.files(path):
             data = file.read_bytes()
             for length in {*range(0, len(data), max(1, len(data) // 400)), len(data) - 1}:
                 file.write_bytes(data[:length])
@@ -202,7 +206,7 @@ class FormatTests:
         self.write(small_tree(), path)
         root = self._outcome(path)
         rng = random.Random(1)  # noqa: S311 - no secrets here
-        for file in [path] if path.is_file() else sorted(path.iterdir()):
+        for file in self.files(path):
             data = file.read_bytes()
             for _ in range(_FLIPS):
                 changed = bytearray(data)
@@ -229,10 +233,11 @@ class FormatTests:
         path = self.target(tmp_path)
         self.write({"w": np.ones(2)}, path)
         before = self._outcome(path)
+        names = sorted(entry.name for entry in tmp_path.iterdir())
         with pytest.raises(ckptfmt.ExistsError):
             self.write({"w": np.zeros(2)}, path)
         assert self._outcome(path) == before
-        assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == names
 
     def test_equal_trees_give_equal_bytes(self, tmp_path: Path) -> None:
         """The file's own name is not in it, nor is a time."""
@@ -240,8 +245,7 @@ class FormatTests:
         for stem in ("one", "two"):
             path = self.target(tmp_path, stem)
             self.write(small_tree(), path)
-            files = [path] if path.is_file() else sorted(path.iterdir())
-            contents.append([file.read_bytes() for file in files])
+            contents.append([file.read_bytes() for file in self.files(path)])
         assert (contents[0] == contents[1]) is self.reproducible
 
     def test_a_loss_is_an_error_where_none_is_allowed(self, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ckptfmt.frameworks.tensorflow.nodes import (
     storable,
 )
 from ckptfmt.frameworks.tensorflow.regraph import regraphed
+from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.nodes import Opaque, Strings, tag_of
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import children, leaves
@@ -32,7 +33,7 @@ from ckptfmt.tree.walk import children, leaves
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from ckptfmt.containers.noted.planning import Plan
+    from ckptfmt.containers.noted.planning import Plan, Row
     from ckptfmt.frameworks.tensorflow.regraph import Regraphed
     from ckptfmt.tree.dtypes import DType
     from ckptfmt.tree.findings import Finding
@@ -69,11 +70,11 @@ class _Container:
         return self._keys.get(path) or key_of(path)
 
     @staticmethod
-    def held(dtype: DType, shape: tuple[int, ...]) -> Held:
+    def held(kind: DType, shape: tuple[int, ...]) -> Held:
         """Return how a bundle holds a tensor."""
-        number = number_of(dtype)
+        number = number_of(kind)
         if number is None:
-            return Held("uint8", (dtype.nbytes(shape),), exact=False)
+            return Held("uint8", (kind.nbytes(shape),), exact=False)
         return Held(NAMES[number], shape, exact=True)
 
 
@@ -156,7 +157,7 @@ def _emission(
     planned: Plan, others: Mapping[str, Tree], *, needed: bool, graph: bytes | None = None
 ) -> Emission:
     """Return what was planned, with the note if it is needed."""
-    items = [Item(row.name, row.tensor) for row in planned.rows]
+    items = [Item(row.name, _as_held(row)) for row in planned.rows]
     for key, node in sorted(others.items()):
         assert isinstance(node, Tensor | Strings | Opaque)  # noqa: S101 - storable
         items.append(Item(key, node))
@@ -166,6 +167,13 @@ def _emission(
     if needed and planned.note is not None:
         items.append(Item(NOTE, Strings((), (planned.note,))))
     return Emission(tuple(items), tuple(one for one in planned.findings if one.kind not in untold))
+
+
+def _as_held(row: Row) -> Tensor:
+    """Return a tensor of a type that a bundle has: itself, or its bytes."""
+    if number_of(row.tensor.dtype) is not None:
+        return row.tensor
+    return Tensor(dtype("u8"), row.shape, row.tensor.source)
 
 
 def _identity(node: Tree) -> Hashable:
