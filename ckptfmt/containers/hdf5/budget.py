@@ -6,11 +6,11 @@ many datasets. Limits are those of our zip archives.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ckptfmt.containers.hdf5.heaps import largest_object
 from ckptfmt.errors import FormatError, LimitError, TruncatedError
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ _FREE_TEXT = 64 << 20
 _FREE_ATTRIBUTES = 16 << 20
 _MAX_ATTRIBUTES = 256 << 20
 _SCANNED = 64 << 20
-_HEAP = b"GCOL"
-_HEAP_OBJECT = struct.Struct("<HH4xQ")
 
 
 class Budget:
@@ -130,22 +128,5 @@ class Budget:
         """
         if self._largest is None:
             small = self._reader.size <= _SCANNED
-            self._largest = self._largest_object() if small else 64 << 10
+            self._largest = largest_object(self._reader.read(0, self._reader.size)) if small else 64 << 10
         return self._largest
-
-    def _largest_object(self) -> int:
-        """Return the greatest length of an object in a global heap (HDF5 format 3.0, section III.E)."""
-        data = self._reader.read(0, self._reader.size)
-        largest, at = 0, data.find(_HEAP)
-        while at >= 0:
-            length = int.from_bytes(data[at + 8 : at + 16], "little")
-            end = min(len(data), at + length)
-            inside = at + 16
-            while inside + _HEAP_OBJECT.size <= end:
-                index, _, size = _HEAP_OBJECT.unpack_from(data, inside)
-                if index == 0:
-                    break
-                largest = max(largest, min(size, len(data)))
-                inside += _HEAP_OBJECT.size + -(-size // 8) * 8
-            at = data.find(_HEAP, at + 4)
-        return largest

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import h5py
 
+from ckptfmt.containers.hdf5.heaps import HeapGuard
 from ckptfmt.errors import CkptError, FormatError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class _Stream(io.RawIOBase):
     def __init__(self, reader: ByteReader) -> None:
         super().__init__()
         self._reader = reader
+        self._guard = HeapGuard(reader)
         self._position = 0
 
     def readable(self) -> bool:
@@ -50,6 +52,7 @@ class _Stream(io.RawIOBase):
         count = max(0, min(len(view), self._reader.size - self._position))
         if count:
             self._reader.readinto(self._position, view[:count])
+            self._guard.look(self._position, view[:count])
         if count < len(view):
             view[count:] = bytes(len(view) - count)
         self._position += len(view)

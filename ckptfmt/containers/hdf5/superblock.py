@@ -6,8 +6,9 @@ or that is of a newer version is told as that. Source: HDF5 File Format Specific
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.errors import FormatError, TruncatedError, UnsupportedVersionError
 
@@ -20,6 +21,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first eight bytes, at offset 0 or at a power of two from 512 on."""
 
 _FIRST_USER_BLOCK = 512
+_WIDTH = 8  # of addresses and lengths; others are allowed, and nobody writes them
 _LONGEST = 112
 _ADDRESSES = {0: 24, 1: 28, 2: 12, 3: 12}
 _NEWEST = max(_ADDRESSES)
@@ -89,20 +91,18 @@ def read_superblock(reader: ByteReader) -> Superblock:
 
 def _addresses(reader: ByteReader, data: bytes, version: int) -> tuple[int, int]:
     """Return the base address and the end of the file as the superblock has them."""
-    width = data[9] if version >= 2 else data[13]
-    if width not in (2, 4, 8):
-        message = f"HDF5 addresses of {width} bytes; 2, 4 and 8 are read"
+    widths = tuple(data[9:11] if version >= 2 else data[13:15])
+    if widths != (_WIDTH, _WIDTH):
+        message = f"HDF5 addresses and lengths of {widths} bytes; {_WIDTH} are read"
         raise UnsupportedVersionError(message, file=reader.name)
     start = _ADDRESSES[version]
-    if len(data) < start + 4 * width:
+    if len(data) < start + 4 * _WIDTH:
         _cut_short(reader)
-    values = [
-        int.from_bytes(data[at : at + width], "little") for at in range(start, start + 4 * width, width)
-    ]
-    return values[0], values[2]
+    base, _, end, _ = struct.unpack_from("<QQQQ", data, start)
+    return base, end
 
 
-def _cut_short(reader: ByteReader, end: int | None = None) -> None:
+def _cut_short(reader: ByteReader, end: int | None = None) -> NoReturn:
     of = "" if end is None else f" of {end}"
     message = f"an HDF5 file that is cut short after {reader.size} bytes{of}: download or copy it again"
     raise TruncatedError(message, file=reader.name, offset=reader.size)

@@ -1,0 +1,96 @@
+"""Global heaps, where strings of any length lie: checked before the HDF5 library sees one.
+
+The library (1.14) trusts the lengths in a heap: one that is wrong makes it loop for ever or read beyond its
+memory. So each read that brings a heap into sight checks the whole of it first. Source: HDF5 File Format
+Specification 3.0, section III.E; hdf5 src/H5HGcache.c.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from ckptfmt.errors import FormatError
+
+if TYPE_CHECKING:
+    from ckptfmt.storage.reader import ByteReader
+
+__all__ = ["HeapGuard", "largest_object"]
+
+_MAGIC = b"GCOL\x01"
+_HEAD = struct.Struct("<4sB3xQ")
+_OBJECT = struct.Struct("<HH4xQ")
+
+
+class HeapGuard:
+    """Checks the heaps of one file as they come into sight.
+
+    Parameters
+    ----------
+    reader : ByteReader
+    """
+
+    def __init__(self, reader: ByteReader) -> None:
+        self._reader = reader
+        self._checked: set[int] = set()
+
+    def look(self, offset: int, data: memoryview) -> None:
+        """Check every heap whose first bytes are among those read at `offset`, if only in part.
+
+        Raises
+        ------
+        FormatError
+            One is damaged.
+        """
+        reach = len(_MAGIC) - 1
+        before = self._reader.read(max(0, offset - reach), min(reach, offset))
+        end = offset + len(data)
+        after = self._reader.read(end, min(reach, max(0, self._reader.size - end)))
+        seen = b"".join((before, data, after))
+        at = seen.find(_MAGIC)
+        while at >= 0:
+            self._check(offset - len(before) + at)
+            at = seen.find(_MAGIC, at + 1)
+
+    def _check(self, offset: int) -> None:
+        if offset in self._checked:
+            return
+        self._checked.add(offset)
+        size = _size(self._reader.read(offset, min(_HEAD.size, self._reader.size - offset)))
+        if offset + size > self._reader.size:
+            _damaged(self._reader, offset)
+        data = self._reader.read(offset, size)
+        if _objects(data)[1] != len(data):
+            _damaged(self._reader, offset)
+
+
+def _damaged(reader: ByteReader, offset: int) -> None:
+    raise FormatError("a heap of strings whose lengths do not fit", file=reader.name, offset=offset)
+
+
+def _size(head: bytes) -> int:
+    """Return how long a heap says that it is; 0 where its head is cut."""
+    return int(_HEAD.unpack(head)[2]) if len(head) == _HEAD.size else 0
+
+
+def _objects(data: bytes) -> tuple[int, int]:
+    """Return the length of the largest object of a heap, and where its objects end."""
+    largest, at = 0, _HEAD.size
+    while at + _OBJECT.size <= len(data):
+        index, _, size = _OBJECT.unpack_from(data, at)
+        step = _OBJECT.size + -(-size // 8) * 8 if index else size  # free space counts its own head
+        if step < _OBJECT.size or at + step > len(data):
+            return largest, -1
+        largest = max(largest, size if index else 0)
+        at += step
+    return largest, len(data) if len(data) >= _HEAD.size else -1
+
+
+def largest_object(data: bytes) -> int:
+    """Return the length of the largest object in any heap of a whole file."""
+    largest, at = 0, data.find(_MAGIC)
+    while at >= 0:
+        size = _size(data[at : at + _HEAD.size])
+        largest = max(largest, _objects(data[at : at + size])[0])
+        at = data.find(_MAGIC, at + 1)
+    return largest
