@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.containers.safetensors_parts import is_part_name
 from ckptfmt.errors import FormatError
+from ckptfmt.frameworks.pytorch.ranks.names import rank_names
 from ckptfmt.registry.archives import zip_kind
 from ckptfmt.registry.table import NATIVE, Format, format_named
 from ckptfmt.registry.tables import INDEX, single_bundle
@@ -62,13 +63,13 @@ def describe_directory(place: Directory) -> Format | tuple[str, str]:
     What is missing or broken then is for the reader to say.
     """
     names = sorted(place.names())
-    return _kind(names) or _ranks(place, names) or _folder(place, names)
+    return _kind(names) or _ranks(place, names) or _torch_ranks(names) or _folder(place, names)
 
 
 def is_folder(place: Directory) -> bool:
     """Whether a directory is no checkpoint of any kind itself, so that what it holds may be listed."""
     names = sorted(place.names())
-    return (_kind(names) or _ranks(place, names)) is None
+    return (_kind(names) or _ranks(place, names) or _torch_ranks(names)) is None
 
 
 def _kind(names: list[str]) -> Format | tuple[str, str] | None:
@@ -83,6 +84,11 @@ def _kind(names: list[str]) -> Format | tuple[str, str] | None:
         if marks & known:
             return what, _NOT_YET
     return _tensorflow(known)
+
+
+def _torch_ranks(names: list[str]) -> Format | None:
+    """Tell files of PyTorch whose names differ in the number of a rank only."""
+    return None if rank_names(names) is None else format_named("torch-ranks")
 
 
 def _tensorflow(known: set[str]) -> Format | tuple[str, str] | None:

@@ -138,8 +138,8 @@ NAMED = {
     "zstd": (zstandard.compress(b"x"), "Zstandard.*Unpack"),
     "7z": (b"7z\xbc\xaf\x27\x1c\x00\x04", "7z archive"),
     "tar": (tarred("run/model.pt"), 'tar archive that begins with "run/model.pt"'),
-    "torchscript": (zipped("m/data.pkl", "m/code/__torch__.py", "m/constants.pkl", "m/version"), "TorchScr"),
-    "torch.export": (zipped("e/archive_format", "e/models/model.json", "e/byteorder"), r"\.pt2"),
+    "old torchscript": (zipped("m/version", "m/model.json", "m/tensors/0"), "TorchScript program of before"),
+    "aotinductor": (zipped("e/archive_format", "e/data/aotinductor/model/x.so"), "AOTInductor"),
     "data.pkl": (b"\x80\x02}q\x00X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n", "whole .pt"),
     "distcp": (2 * zipped("archive/data.pkl", "archive/version"), "distcp files of a torch.distributed"),
     "distcp, padded": (
@@ -226,12 +226,8 @@ def test_files_of_the_real_torch_are_told_apart(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(module, (torch.ones(1, 2),)), tmp_path / "exported.pt2")
     assert detect(tmp_path / "zip").name == "torch"
     assert detect(tmp_path / "stream").name == "torch-legacy"
-    for name, message in (
-        ("script", "TorchScript"),
-        ("exported.pt2", "torch.export"),
-    ):
-        with pytest.raises(UnknownFormatError, match=message):
-            detect(tmp_path / name)
+    assert detect(tmp_path / "script").name == "torchscript"
+    assert detect(tmp_path / "exported.pt2").name == "torch-export"
 
 
 DIRECTORIES = {

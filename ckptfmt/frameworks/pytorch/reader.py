@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from ckptfmt.containers.pickle.interpreter import Limits, interpret
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.errors import FormatError, LimitError, MissingFileError, TreeError, UnsupportedVersionError
+from ckptfmt.frameworks.pytorch.archives import check_version, is_big_endian, root_of
+from ckptfmt.frameworks.pytorch.ranks.shards import local_shards
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
 from ckptfmt.frameworks.pytorch.storages import ZipStorages
 from ckptfmt.storage.reader import FileReader
@@ -20,6 +22,7 @@ from ckptfmt.tree.collector import collector_paused
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from ckptfmt.frameworks.pytorch.storages import Storages
     from ckptfmt.storage.reader import ByteReader
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["limits_for", "read", "read_pickle", "read_zip", "tree_of"]
 
-_NEWEST_VERSION = 10  # kMaxSupportedFileFormatVersion of caffe2/serialize/versions.h
-_RECORD_LIMIT = 64
 _FREE_OBJECTS = 100_000  # that a pickle may make, however small its file is
 _BYTES_FOR_AN_OBJECT = 8  # of the file, for each object beyond; PyTorch's own writer needs some 40
 
@@ -69,15 +70,15 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
     """Return the tree of a zip file of `torch.save`, and what was found; errors as `read`."""
     archive = ZipArchive(reader)
-    root = _root(archive)
+    root = root_of(archive)
     _check_kind(archive, root)
-    storages = ZipStorages(archive, root, big_endian=_is_big_endian(archive, root))
+    storages = ZipStorages(archive, root, big_endian=is_big_endian(archive, root))
     member = archive.open(f"{root}/data.pkl")
     data = member.read(0, member.size)
     tree, findings, end = read_pickle(data, storages, file=member.name, limits=limits_for(reader))
     if end != len(data):
         raise FormatError("bytes follow the end of the pickle", file=member.name, offset=end)
-    return tree, (*archive.findings(), *findings)
+    return tree, (*archive.findings(), *findings, *local_shards(tree))
 
 
 def read_pickle(
@@ -109,7 +110,9 @@ def limits_for(reader: ByteReader) -> Limits:
     return Limits(objects=_FREE_OBJECTS + reader.size // _BYTES_FOR_AN_OBJECT)
 
 
-def tree_of(node: object, makes: Tensors, *, file: str) -> tuple[Tree, tuple[Finding, ...]]:
+def tree_of(
+    node: object, makes: Tensors, *, file: str, adapt: Callable[[object], object] | None = None
+) -> tuple[Tree, tuple[Finding, ...]]:
     """Return the tree that a pickle describes, and what was found.
 
     Parameters
@@ -120,6 +123,8 @@ def tree_of(node: object, makes: Tensors, *, file: str) -> tuple[Tree, tuple[Fin
         What makes its tensors; of this file, for it remembers them.
     file : str
         What to call it in errors.
+    adapt : callable, optional
+        What values stand for, where that is more than `makes` knows.
 
     Raises
     ------
@@ -127,7 +132,7 @@ def tree_of(node: object, makes: Tensors, *, file: str) -> tuple[Tree, tuple[Fin
         As `read`.
     """
     try:
-        tree, findings = as_tree(node, adapt=makes.values.adapt)
+        tree, findings = as_tree(node, adapt=adapt or makes.values.adapt)
         return tree, (*findings, *makes.finish(tree))
     except FormatError as error:
         raise error.located(file=file) from None
@@ -135,19 +140,6 @@ def tree_of(node: object, makes: Tensors, *, file: str) -> tuple[Tree, tuple[Fin
         raise FormatError(str(error), file=file) from None
     except RecursionError:
         raise LimitError("objects are nested too deeply", file=file) from None
-
-
-def _root(archive: ZipArchive) -> str:
-    """Return the one folder that all members lie in."""
-    roots = {name.partition("/")[0] if "/" in name else "" for name in archive.entries}
-    if len(roots) != 1 or "" in roots:
-        shown = ", ".join(sorted(roots)[:3]) or "no members"
-        message = f"not a file of torch.save: its members do not lie in one folder ({shown})"
-        raise FormatError(message, file=archive.name)
-    if len({name.lower() for name in archive.entries}) != len(archive.entries):
-        message = "members whose names differ in case only: PyTorch takes them for one"
-        raise FormatError(message, file=archive.name)
-    return roots.pop()
 
 
 def _check_kind(archive: ZipArchive, root: str) -> None:
@@ -164,25 +156,4 @@ def _check_kind(archive: ZipArchive, root: str) -> None:
         if f"{root}/{name}" not in members:
             message = f"not a file of torch.save: there is no member {name!r} in {root!r}"
             raise MissingFileError(message, file=archive.name)
-    version = _record(archive, f"{root}/version").strip()
-    if not version.isdigit():
-        raise FormatError(f"malformed version {version!r}", file=archive.name)
-    if not 1 <= int(version) <= _NEWEST_VERSION:
-        message = f"version {int(version)}; 1 to {_NEWEST_VERSION} are read"
-        raise UnsupportedVersionError(message, file=archive.name)
-
-
-def _record(archive: ZipArchive, name: str) -> bytes:
-    member = archive.open(name)
-    if member.size > _RECORD_LIMIT:
-        raise FormatError(f"a record of {member.size} bytes where a word must be", file=member.name)
-    return member.read(0, member.size)
-
-
-def _is_big_endian(archive: ZipArchive, root: str) -> bool:
-    """Return the byte order of the storages; files without a record of it are little-endian."""
-    name = f"{root}/byteorder"
-    order = _record(archive, name) if name in archive.entries else b"little"
-    if order not in (b"little", b"big"):
-        raise FormatError(f"unknown byte order {order!r}", file=archive.name)
-    return order == b"big"
+    check_version(archive, f"{root}/version")

@@ -98,18 +98,20 @@ class Storages(Protocol):
 
 
 class ZipStorages:
-    """Storages that are members ``<root>/data/<key>`` of a zip archive, or ``<root>/tensors/<key>`` of 1.4.
+    """Storages that are members ``<root>/<folder>/<key>`` of a zip archive, or ``tensors/<key>`` of 1.4.
 
     Parameters
     ----------
     archive : ZipArchive
     root : str
     big_endian : bool
+    folder : str
     """
 
-    def __init__(self, archive: ZipArchive, root: str, *, big_endian: bool) -> None:
+    def __init__(self, archive: ZipArchive, root: str, *, big_endian: bool, folder: str = "data") -> None:
         self._archive = archive
         self._root = root
+        self._folder = f"{root}/{folder}"
         self._big_endian = big_endian
         self._token = object()
         self._found: dict[str, Storage] = {}
@@ -123,7 +125,7 @@ class ZipStorages:
         """Return a member; it is opened when it is first read."""
         storage = self._found.get(key)
         if storage is None:
-            member, old = f"{self._root}/data/{key}", f"{self._root}/tensors/{key}"
+            member, old = f"{self._folder}/{key}", f"{self._root}/tensors/{key}"
             if member not in self._archive.entries and old in self._archive.entries:
                 member = old
             reader = _LazyMember(self._archive, member)
