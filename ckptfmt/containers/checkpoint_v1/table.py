@@ -203,7 +203,7 @@ class SliceSource:
         try:
             data = self._file.decoded(self._name, self._piece, self._number, self._dtype, self._count)
         except FormatError as error:
-            raise error.located(tensor=_shown(self._name)) from None
+            raise error.located(file=self._file.name, tensor=_shown(self._name)) from None
         copy_bytes(out, data[start : start + len(out)])
 
     def _in_place(self) -> Source | None:
@@ -213,7 +213,7 @@ class SliceSource:
                     self._name, self._piece, self._number, self._dtype.nbytes((self._count,))
                 )
             except FormatError as error:
-                raise error.located(tensor=_shown(self._name)) from None
+                raise error.located(file=self._file.name, tensor=_shown(self._name)) from None
             self._found = (None if place is None else self._file.source(*place),)
         return self._found[0]
 

@@ -60,7 +60,10 @@ def decode_numbers(tensor: memoryview, dtype_number: int, dtype: DType) -> np.nd
         The message is malformed, or an element does not fit its type.
     """
     if dtype_number in _FIXED:
-        return np.frombuffer(b"".join(_chunks(tensor, *_FIXED[dtype_number])), dtype.numpy)
+        data = b"".join(_chunks(tensor, *_FIXED[dtype_number]))
+        if len(data) % dtype.numpy.itemsize:
+            raise FormatError(f"{len(data)} bytes are no whole number of elements of {dtype}")
+        return np.frombuffer(data, dtype.numpy)
     values = packed_varints(memoryview(b"".join(_chunks(tensor, _VARINTS[dtype_number], VARINT))))
     if dtype_number in _BITS:
         return _narrowed(values, np.dtype("<u2")).view(dtype.numpy)
