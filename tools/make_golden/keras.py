@@ -58,7 +58,6 @@ def conv(keras: ModuleType, count: int) -> Foreign:
 
 def subclassed(keras: ModuleType) -> Foreign:
     """Return a model whose attributes sort before and after ``layers``."""
-
     base: Foreign = keras.Model
 
     class Subclassed(base):  # type: ignore[misc] # of a library without types

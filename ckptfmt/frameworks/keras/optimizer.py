@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.frameworks.keras import config as configs
 from ckptfmt.frameworks.keras.layout import places_of, refuse, trainable_paths
+from ckptfmt.frameworks.keras.variables import placed
 from ckptfmt.tree.paths import display
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import tensors
@@ -31,6 +32,7 @@ CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
 _SCALARS = {
     "iteration": "iteration",
     "iter": "iteration",
+    "iterations": "iteration",
     "learning_rate": "learning_rate",
     "decay": "decay",
     "momentum": "momentum",
@@ -97,8 +99,8 @@ def optimizer_state(
     tree : Tree
         As the readers of ``keras``, ``keras-weights`` and ``keras-h5`` return it.
     variables : sequence of str, optional
-        The displayed paths of the trainable variables in the order of ``model.trainable_variables``. By
-        default that order is taken from the configuration.
+        The displayed paths of the trainable variables, as in ``.weights.h5``, in the order of
+        ``model.trainable_variables``. By default that order is taken from the configuration.
     optimizer : str, optional
         The optimizer's class, such as ``"Adam"``, with its defaults; by default as the configuration says.
 
@@ -122,7 +124,7 @@ def optimizer_state(
     if len(places) != len(values):
         found = f"{len(values)} values where {kind} has {len(places)} for {len(paths)} trainable variables"
         refuse(f"the optimizer holds {found}: options, model or variables are others than told")
-    return _joined(places, values, paths, weights)
+    return _joined(places, values, paths, weights, (WEIGHTS,) if WEIGHTS in root else ())
 
 
 def _numbered(weights: dict[Key, Tree]) -> list[Tensor]:
@@ -143,7 +145,7 @@ def _paths(
         if model is None:
             message = "optimizer/vars is numbered, and a weights file does not say in which order the model"
             refuse(f"{message} has its variables: give them as `variables`, or read the .keras file")
-        return trainable_paths(configs.layers(model), weights)
+        return trainable_paths(placed(configs.layers(model), weights), weights)
     known = {display(path): path for path, _ in tensors(weights) if path[0] != "optimizer"}
     missing = [name for name in variables if name not in known]
     if missing or len(set(variables)) != len(variables):
@@ -175,9 +177,10 @@ def _joined(
     values: Sequence[Tensor],
     paths: Sequence[Path],
     weights: dict[Key, Tree],
+    above: Path,
 ) -> OptimizerState:
     parameters = dict(tensors(weights))
-    state = OptimizerState({}, {path: {} for path in paths})
+    state = OptimizerState({}, {(*above, *path): {} for path in paths})
     for number, ((name, index), value) in enumerate(zip(places, values, strict=True)):
         shape = () if index is None else parameters[paths[index]].shape
         if value.shape != shape:
@@ -186,7 +189,8 @@ def _joined(
         if index is None:
             state.scalars[name] = value
         else:
-            state.slots[paths[index]][name] = value
+            parameter = (*above, *paths[index])
+            state.slots[parameter][name] = value
     return state
 
 
