@@ -32,6 +32,7 @@ _FIRST_WINDOW = 4 << 10
 _WINDOW = 1 << 20
 _MARGIN = 64  # more than any opcode takes without asking for it
 _LONG = 64 << 10
+_LONGEST_LINE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,10 @@ class Machine:
 
     def _long_line(self) -> bytes:
         """Return a line that goes beyond the window, a piece at a time."""
-        pieces = []
+        pieces: list[bytes] = []
         while self._edge != _NEVER:
+            if len(pieces) * _WINDOW > _LONGEST_LINE:
+                raise LimitError(f"a line of more than {_LONGEST_LINE} bytes")
             pieces.append(self.data[self.at :])
             self.at = len(self.data)
             self._slide()
