@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.rank_names import rank_names
 from ckptfmt.containers.safetensors_parts import is_part_name
 from ckptfmt.errors import FormatError
-from ckptfmt.frameworks.pytorch.ranks.names import rank_names
 from ckptfmt.registry.archives import zip_kind
 from ckptfmt.registry.table import NATIVE, Format, format_named
 from ckptfmt.registry.tables import INDEX, single_bundle

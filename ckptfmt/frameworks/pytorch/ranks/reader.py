@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.names import contained_path
+from ckptfmt.containers.rank_names import rank_names
 from ckptfmt.errors import FormatError, NotFoundError
 from ckptfmt.frameworks.pytorch.ranks.joining import RankTree, join_ranks
-from ckptfmt.frameworks.pytorch.ranks.names import rank_names
 from ckptfmt.frameworks.pytorch.ranks.shards import rank_of
 from ckptfmt.frameworks.pytorch.reader import read_zip
 from ckptfmt.storage.pool import open_files

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.tree.dtypes import DType
     from ckptfmt.tree.nodes import Tree
-    from ckptfmt.tree.paths import Path
+    from ckptfmt.tree.paths import Key, Path
 
 __all__ = ["DTENSOR", "SHARDED_TENSOR", "Local", "local_of", "local_shards", "rank_of"]
 
@@ -127,17 +127,22 @@ def rank_of(tree: Tree) -> int | None:
 
 def _distributed(tree: Tree) -> Iterator[tuple[Path, Opaque]]:
     """Yield the distributed tensors of a tree with their paths; what is shared, once."""
-    seen: set[int] = set()
-    stack: list[tuple[Path, Tree]] = [((), tree)]
+    if isinstance(tree, Opaque) and tree.name in (DTENSOR, SHARDED_TENSOR):
+        yield (), tree
+        return
+    seen: set[int] = {id(tree)}
+    stack: list[tuple[Path, Iterator[tuple[Key, Tree]]]] = [((), iter(children(tree)))]
     while stack:
-        path, node = stack.pop()
-        if isinstance(node, Opaque) and node.name in (DTENSOR, SHARDED_TENSOR):
-            yield path, node
-            continue
-        below = () if isinstance(node, Tensor) or id(node) in seen else tuple(children(node))
-        if below:
-            seen.add(id(node))
-        stack += [((*path, key), child) for key, child in reversed(below)]
+        path, below = stack[-1]
+        for key, node in below:
+            if isinstance(node, Opaque) and node.name in (DTENSOR, SHARDED_TENSOR):
+                yield (*path, key), node
+            elif not isinstance(node, Tensor) and id(node) not in seen and (inside := children(node)):
+                seen.add(id(node))
+                stack.append(((*path, key), iter(inside)))
+                break
+        else:
+            stack.pop()
 
 
 def _wrapper(node: Opaque) -> tuple[tuple[int, ...], bool]:
