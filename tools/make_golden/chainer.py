@@ -53,8 +53,8 @@ def chainer_module() -> ModuleType:
     return importlib.import_module("chainer")
 
 
-def network(chainer: ModuleType) -> Any:  # noqa: ANN401 - a library without types
-    """Return a small model of every kind of layer: one is never called, so that it has no parameters."""
+def network(chainer: ModuleType, *, fresh: bool = True) -> Any:  # noqa: ANN401 - a library without types
+    """Return a small model of several kinds of layer; a fresh one is never called and has no parameters."""
     links, functions = chainer.links, chainer.functions
     base: Any = chainer.Chain
 
@@ -66,7 +66,8 @@ def network(chainer: ModuleType) -> Any:  # noqa: ANN401 - a library without typ
                 self.norm = links.BatchNormalization(2)
                 self.cell = links.LSTM(32, 4)
                 self.head = links.Linear(None, 3)
-                self.fresh = links.Linear(None, 3)
+                if fresh:
+                    self.fresh = links.Linear(None, 3)
 
         def __call__(self, x: Any) -> Any:  # noqa: ANN401
             self.cell.reset_state()
@@ -77,13 +78,20 @@ def network(chainer: ModuleType) -> Any:  # noqa: ANN401 - a library without typ
     return links.Classifier(made())
 
 
-def trainer_of(chainer: ModuleType, optimizer: Any, out: Path, seed: int = SEED) -> Any:  # noqa: ANN401
+def trainer_of(
+    chainer: ModuleType,
+    optimizer: Any,  # noqa: ANN401
+    out: Path,
+    seed: int = SEED,
+    *,
+    fresh: bool = True,
+) -> Any:  # noqa: ANN401
     """Return a trainer over ten images in batches of four."""
     np.random.seed(seed)  # noqa: NPY002 - Chainer's initialisers use it
     images = np.random.rand(10, 1, 6, 6).astype("f4")  # noqa: NPY002
     labels = np.arange(10, dtype="i4") % 3
     iterator = chainer.iterators.SerialIterator(chainer.datasets.TupleDataset(images, labels), 4)
-    optimizer.setup(network(chainer))
+    optimizer.setup(network(chainer, fresh=fresh))
     optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(1e-3))
     updater = chainer.training.updaters.StandardUpdater(iterator, optimizer)
     trainer = chainer.training.Trainer(updater, (1, "epoch"), out=str(out))
