@@ -7,9 +7,11 @@ PyTorch, executes nothing; storages stay in the archive until they are asked for
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.pickle.arrays import text_of
 from ckptfmt.containers.pickle.interpreter import Limits, interpret_from
 from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId
 from ckptfmt.containers.tar import read_tar
@@ -36,6 +38,7 @@ __all__ = ["read", "read_archive"]
 
 _MEMBERS = ("storages", "tensors", "pickle")
 _MAX_NDIM = 64
+_KEY = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SMALL = Limits(opcodes=1000, memo=1000, marks=16, objects=1000)
 
 
@@ -103,7 +106,8 @@ class _Objects:
         value = node.value
         if isinstance(value, tuple) and value:
             return value[0]  # a class, with its source
-        key = int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
+        text = text_of(value)
+        key = int(text) if text is not None and _KEY.fullmatch(text) else value
         if type(key) is int and key in self._nodes:
             return self._nodes[key]
         raise FormatError(f"a reference to {str(value)[:80]}, which is not in the archive")
