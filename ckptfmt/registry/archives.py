@@ -48,6 +48,8 @@ def zip_kind(reader: ByteReader, head: bytes) -> Format | tuple[str, str]:
         raise error.located(file=reader.name) from error
     if all(name.endswith(".npy") for name in names):  # none at all is how numpy writes no arrays
         return format_named("chainer-npz" if _is_chainer(names) else "npz")
+    if {"config.json", "model.weights.h5"} <= set(names):
+        return format_named("keras")
     return _torch_kind(names) or _other_kind(names)
 
 
@@ -85,6 +87,8 @@ def _beginning(head: bytes) -> str:
         return "a PyTorch file (a zip archive)"
     if name.endswith(b".npy"):
         return "an NPZ file (a zip archive)"
+    if name == b"metadata.json":
+        return "a Keras model (a zip archive), by the look of it,"
     return "a zip archive"
 
 
@@ -108,8 +112,8 @@ def _torch_kind(names: Sequence[str]) -> Format | tuple[str, str] | None:
 
 
 def _other_kind(names: Sequence[str]) -> tuple[str, str]:
-    if {"config.json", "metadata.json"} <= set(names) and any(name.endswith(".h5") for name in names):
-        return "a Keras model (.keras)", "This release does not read it."
+    if {"config.json", "model.weights.npz"} <= set(names):
+        return "a Keras model whose weights are an NPZ (.keras)", "Save it in Keras with weights in HDF5."
     inside = sorted(name for name in names if name.lower().endswith(_CHECKPOINTS))
     if inside:
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""

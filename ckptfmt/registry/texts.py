@@ -78,7 +78,7 @@ def _plain(head: bytes) -> tuple[str, str] | None:
 def read_json(reader: ByteReader, head: bytes) -> Format | tuple[str, str] | None:
     """Return the format of a JSON file, or what else it is; None if it is no JSON.
 
-    Only an index of safetensors shards is a format.
+    Only an index of safetensors shards, or of weights of Keras, is a format.
     """
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start.startswith((b"{", b"[")) or reader.size > _MAX_JSON:
@@ -109,4 +109,7 @@ def _index(weights: dict[str, object]) -> Format | tuple[str, str]:
         return format_named("safetensors")
     if files and all(name.endswith((".bin", ".pt", ".pth")) for name in files):
         return "an index of PyTorch shards", f"Convert each shard by itself: {len(set(files))} files."
+    listed = [name for names in weights.values() for name in (names if isinstance(names, list) else [names])]
+    if listed and all(isinstance(name, str) and name.endswith(".weights.h5") for name in listed):
+        return format_named("keras-weights")
     return "an index of weights in other files", "This release does not read those."

@@ -85,6 +85,11 @@ READ = {
         struct.pack("<Q", 4) + b"  {}",
         json.dumps({"weight_map": {"a": "m-1.safetensors"}, "metadata": {}}).encode(),
     ],
+    "keras": [zipped("metadata.json", "config.json", "model.weights.h5")],
+    "keras-weights": [
+        json.dumps({"weight_map": {"/layers/a/vars": ["m_00000.weights.h5", "m_00001.weights.h5"]}}).encode(),
+        json.dumps({"metadata": {"total_size": 0.5}, "weight_map": {"/vars": "m_00000.weights.h5"}}).encode(),
+    ],
     "dcp": [
         b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81.",
         b"\x80\x04\x95\x3c"
@@ -153,7 +158,7 @@ NAMED = {
     "mxnet": (struct.pack("<QQ", 0x112, 0) + b"\x01", "MXNet"),
     "onnx": (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0", "ONNX"),
     "flax": (b"\x81\xa6params\x81\xa5Dense", "MessagePack"),
-    "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "Keras model"),
+    "keras npz": (zipped("metadata.json", "config.json", "model.weights.npz"), "Keras model"),
     "zip of .pth": (zipped("data", "policy.pth", "optimizer.pth"), '"optimizer.pth" and 1 more inside'),
     "other zip": (zipped("word/document.xml"), "zip archive that begins"),
     "zeros": (bytes(5000), "first 4096 bytes are all zero"),
