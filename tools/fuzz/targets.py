@@ -16,6 +16,7 @@ from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.registry import read_foreign
 from ckptfmt.storage.reader import MemoryReader
 from tools.fuzz.native import NATIVE
+from tools.fuzz.old_torch import OLD_TORCH
 from tools.fuzz.oracles import equal_to_numpy, equal_to_safetensors, equal_to_zipfile, reads_alike
 from tools.fuzz.real_torch import REAL_TORCH
 from tools.fuzz.structure import mutate_npy, mutate_pickle, mutate_safetensors, mutate_zip
@@ -208,6 +209,7 @@ TARGETS: dict[str, Target] = {
         Target("npz", _npz_seeds, _npz, mutate_zip),
         Target("safetensors", _safetensors_seeds, _safetensors, mutate_safetensors),
         Target("safetensors-index", _index_seeds, _index, as_json(b"")),
+        *OLD_TORCH,
         *NATIVE,
         Target("detect", _detect_seeds, _detect, mutate_zip),
         REAL_TORCH,
