@@ -13,7 +13,7 @@ import numpy as np
 from h5py import h5a, h5s, h5t
 
 from ckptfmt.containers.hdf5.elements import element_type
-from ckptfmt.containers.hdf5.library import translated
+from ckptfmt.containers.hdf5.library import NATIVE_ORDER, translated
 from ckptfmt.containers.shapes import checked_count
 from ckptfmt.errors import LimitError, UnsupportedVersionError
 from ckptfmt.tree.findings import Finding, Severity
@@ -47,7 +47,7 @@ def read_attributes(
     with translated(reader.name, path):
         if h5a.get_num_attrs(found) > _MAX_COUNT:
             raise LimitError(f"more than {_MAX_COUNT} attributes", file=reader.name, tensor=path)
-        h5a.iterate(found, names.append)
+        h5a.iterate(found, names.append, order=NATIVE_ORDER)
     made: dict[str, Attribute] = {}
     for raw in sorted(names):
         shown = raw.decode("utf-8", "backslashreplace")

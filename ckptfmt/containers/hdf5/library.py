@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 import h5py
+from h5py import h5
 
 from ckptfmt.containers.hdf5.heaps import HeapGuard
 from ckptfmt.errors import CkptError, FormatError
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
     from ckptfmt.storage.reader import ByteReader
 
-__all__ = ["opened", "translated"]
+__all__ = ["NATIVE_ORDER", "opened", "translated"]
+
+NATIVE_ORDER = h5.ITER_NATIVE
+"""How names are listed: as they lie. For any other order the library (1.14) makes a table first, and frees
+what is not there when a name in it cannot be read."""
 
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from h5py import h5a, h5d, h5g, h5l, h5o
 
-from ckptfmt.containers.hdf5.library import opened, translated
+from ckptfmt.containers.hdf5.library import NATIVE_ORDER, opened, translated
 from ckptfmt.containers.hdf5.superblock import read_superblock
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def outline(reader: ByteReader) -> Outline:
 def _outline(found: h5g.GroupID, depth: int, left: list[int]) -> Outline:
     names: list[bytes] = []
     attributes: list[bytes] = []
-    found.links.iterate(lambda name: _take(names, name, left))
-    h5a.iterate(found, lambda name: _take(attributes, name, left))
+    found.links.iterate(lambda name: _take(names, name, left), order=NATIVE_ORDER)
+    h5a.iterate(found, lambda name: _take(attributes, name, left), order=NATIVE_ORDER)
     datasets: set[str] = set()
     groups: dict[str, Outline] = {}
     for raw in sorted(names):

@@ -18,7 +18,7 @@ from ckptfmt.containers.hdf5.attributes import decoded, read_attributes
 from ckptfmt.containers.hdf5.budget import MAX_LINKS, Budget
 from ckptfmt.containers.hdf5.elements import element_type, named_type
 from ckptfmt.containers.hdf5.layout import check_layout, source_of
-from ckptfmt.containers.hdf5.library import translated
+from ckptfmt.containers.hdf5.library import NATIVE_ORDER, translated
 from ckptfmt.containers.hdf5.sources import SlabCache
 from ckptfmt.containers.shapes import checked_count
 from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
@@ -139,7 +139,7 @@ def _members(state: _Walk, found: h5g.GroupID, group: Group) -> None:
         names.append(name)
 
     with translated(state.reader.name, group.path or "/"):
-        found.links.iterate(listed)
+        found.links.iterate(listed, order=NATIVE_ORDER)
     for raw in sorted(names):
         name = _name(state, raw, group)
         path = f"{group.path}/{name}" if group.path else name
