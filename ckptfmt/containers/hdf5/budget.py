@@ -23,8 +23,10 @@ FREE_EXPANSION = 128 << 20
 MAX_RATIO = 200
 """Beyond that: how many times the size of the file."""
 MAX_LINKS = 1 << 20
-"""Greatest number of links, of names that a file gives to its datasets, and of strings in one dataset."""
+"""Greatest number of links, and of strings in one dataset."""
 
+_FREE_NAMES = 1 << 16
+_BYTES_OF_NAME = 64
 _FREE_TEXT = 64 << 20
 _FREE_ATTRIBUTES = 16 << 20
 _MAX_ATTRIBUTES = 256 << 20
@@ -108,6 +110,21 @@ class Budget:
         self._links += 1
         if self._links > MAX_LINKS:
             raise LimitError(f"more than {MAX_LINKS} links", file=self._reader.name)
+
+    def name(self, path: str) -> None:
+        """Count a path; groups with several names have many.
+
+        Raises
+        ------
+        LimitError
+            There are more than the size of the file warrants, or they take more than the file can hold.
+        """
+        self._links += 1
+        most = min(_FREE_NAMES + self._reader.size // _BYTES_OF_NAME, MAX_LINKS)
+        if self._links > most:
+            message = f"links make more than {most} paths of a file of {self._reader.size} bytes"
+            raise LimitError(message, file=self._reader.name)
+        self.text(len(path), path[:400])
 
     def text(self, nbytes: int, name: str) -> None:
         """Count strings that were read; raise LimitError where they take more than the file can hold."""

@@ -92,8 +92,7 @@ class Hdf5File:
             around = above | {id(group)}
             for name, member in reversed(group.members.items()):
                 below = f"{path}/{name}" if path else name
-                budget.link()
-                budget.text(len(below), below[:400])
+                budget.name(below)
                 if isinstance(member, Dataset):
                     self.datasets[below] = member
                 elif id(member) in around:
