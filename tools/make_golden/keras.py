@@ -109,6 +109,7 @@ def variables(model: Foreign) -> list[Any]:
 def reread(keras: ModuleType, model: Foreign, path: Path) -> dict[str, Any]:
     """Return what the library reads from a file that it wrote, or what it wrote if it cannot read that."""
     readable = True
+    state = optimizer_values(model)
     kept = [weight.numpy() for weight in model.weights]
     try:
         if ".weights." in path.name:
@@ -121,12 +122,15 @@ def reread(keras: ModuleType, model: Foreign, path: Path) -> dict[str, Any]:
         readable = False
         for weight, value in zip(model.weights, kept, strict=True):
             weight.assign(value)
-    optimizer = getattr(model, "optimizer", None)
-    state = optimizer.variables if optimizer is not None else []
-    state = state() if callable(state) else state
     named = [[getattr(v, "path", v.name), *described(v.numpy())] for v in model.weights]
-    positional = [[getattr(v, "path", v.name), *described(v.numpy())] for v in state]
-    return {"variables": variables(model), "weights": named, "optimizer": positional, "readable": readable}
+    return {"variables": variables(model), "weights": named, "optimizer": state, "readable": readable}
+
+
+def optimizer_values(model: Foreign) -> list[Any]:
+    """Return the values of a model's optimizer as it was saved: Keras 3 reads few of them back from .h5."""
+    state = model.optimizer.variables
+    state = state() if callable(state) else state
+    return [[getattr(v, "path", v.name), *described(v.numpy())] for v in state]
 
 
 def write_keras3(folder: Path) -> None:

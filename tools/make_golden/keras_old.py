@@ -61,7 +61,8 @@ def write(version: str, folder: Path) -> None:
 
 def described(model: Any) -> Any:  # noqa: ANN401 - of a library without types
     """Return name, type, shape and SHA-256 of all weights of a model and of its optimizer."""
-    named = [[w.name, *digest(a)] for w, a in zip(model.weights, model.get_weights())]  # noqa: B905 - Python 3.7
+    values = importlib.import_module("keras").backend.batch_get_value(model.weights)
+    named = [[w.name, *digest(a)] for w, a in zip(model.weights, values)]  # noqa: B905 - Python 3.7
     optimizer = model.optimizer
     if hasattr(optimizer, "get_weights"):
         state = [["", *digest(a)] for a in optimizer.get_weights()]

@@ -59,12 +59,14 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         reader = stack.enter_context(FileReader(path))
         findings: list[Finding] = []
         untyped = Untyped(reader.name)
+        stored = reader.size
         if reader.read(0, min(64, reader.size)).lstrip()[:1] == b"{":
             index = _index(reader)
             shards = {name: stack.enter_context(_shard(path, name, reader.name)) for name in _files(index)}
             parts = [(file.name, weights_of(file, untyped, (), findings)) for file in shards.values()]
             findings += [finding for file in shards.values() for finding in file.findings]
             findings += _checked(index, shards, reader.name)
+            stored += sum(file.size for file in shards.values())
             tree = merged(parts)
         else:
             file = stack.enter_context(Hdf5File(reader))
@@ -72,7 +74,9 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
             tree = weights_of(file, untyped, (), findings)
         findings += [*untyped.findings(), *names_finding(layer_names(tree), reader.name)]
         closing = stack.pop_all()
-    return Checkpoint(tree, format="keras-weights", findings=tuple(findings), close=closing.close)
+    return Checkpoint(
+        tree, format="keras-weights", findings=tuple(findings), stored=stored, close=closing.close
+    )
 
 
 def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Finding, ...]:
