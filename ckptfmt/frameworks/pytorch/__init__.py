@@ -2,11 +2,12 @@
 
 - `keys`: the names that its pickles use, and what they mean;
 - `storages`: storages and the strided bytes of tensors within them;
-- `rebuild`: the calls that make tensors, to nodes of a tree;
+- `arguments`, `rebuild`: the calls that make tensors, to nodes of a tree;
 - `reader`: zip files of `torch.save` to a checkpoint;
+- `ranges`, `stream`, `tarred`, `bare`: older files, and pickles of no file, to a checkpoint;
 - `carried`: how PyTorch can hold a tensor, and the bytes of its storage;
 - `emit_tensors`, `emit`: a tree to a pickle and its storages;
-- `writer`: a tree to a file that `torch.load(weights_only=True)` reads;
+- `writer`, `stream_writer`: a tree to a file, new or old, that `torch.load(weights_only=True)` reads;
 - `state`, `objects`: a tree to plain objects and tensors in memory;
 - `restoring`, `live`: modules, optimizers and tensors in memory, to a tree and back.
 """

@@ -7,15 +7,30 @@ Nothing is read yet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from ckptfmt.containers.pickle.arrays import checked_shape, text_of
+from ckptfmt.containers.pickle.arrays import text_of
 from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId
 from ckptfmt.containers.pickle.values import Values, class_name
 from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
+from ckptfmt.frameworks.pytorch.arguments import (
+    LAYOUT,
+    SIZE,
+    arguments_of,
+    constant,
+    element_of,
+    flips_of,
+    layout_name,
+    part_of,
+    place_of,
+    refuse,
+    shape_of,
+    strides_of,
+    whole_of,
+)
 from ckptfmt.frameworks.pytorch.keys import ElementType, torch_function
-from ckptfmt.frameworks.pytorch.storages import FlippedSource, Storage, StridedSource, Strides, contiguous
+from ckptfmt.frameworks.pytorch.storages import FlippedSource, Storage, StridedSource, Strides
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Composite, Opaque, Tag, tagged
@@ -40,8 +55,6 @@ FREE_BYTES = 256 << 20
 MAX_EXPANSION = 64
 """Beyond that: how many times the bytes of its storages they may have, counting each view."""
 
-_SIZE = Global("torch", "Size")
-_LAYOUT = Global("torch.serialization", "_get_layout")
 _DEVICE = Global("torch", "device")
 
 
@@ -97,8 +110,8 @@ class Tensors:
         table[Global(*keys.PARAMETER.rsplit(".", 1))] = self._variable
         table[Global("torch.autograd.variable", "Variable")] = self._variable
         table[EMBEDDED] = self._stored
-        table[_SIZE] = self._size
-        table[_DEVICE] = table[_LAYOUT] = _constant
+        table[SIZE] = self._size
+        table[_DEVICE] = table[LAYOUT] = constant
         for storage in keys.BY_STORAGE:
             for module in ("torch", "torch.cuda"):
                 table[Global(module, storage.replace("Storage", "Tensor"))] = self._tensor_v0
@@ -109,14 +122,14 @@ class Tensors:
     def _tensor_v0(self, call: Call) -> object:
         """Make a tensor of PyTorch before 0.2: an empty one whose state is its storage."""
         if call.args or call.items is not None or call.pairs is not None:
-            _refuse(call)
+            refuse(call)
         state = call.state
         if not isinstance(state, tuple) or len(state) != 4:
             return NotImplemented
         return self._old(state[0], state[1:4])
 
     def _tensor_v1(self, call: Call) -> object:
-        storage, *view = _arguments(call, 4, 4)
+        storage, *view = arguments_of(call, 4, 4)
         return self._old(storage, view)
 
     def _old(self, storage: object, view: tuple[object, ...] | list[object]) -> object:
@@ -126,12 +139,12 @@ class Tensors:
         return self._dense(storage, None, view)
 
     def _tensor_v2(self, call: Call) -> object:
-        storage, *view, grad, _, metadata = (*_arguments(call, 6, 7), None)[:7]
+        storage, *view, grad, _, metadata = (*arguments_of(call, 6, 7), None)[:7]
         return self._dense(storage, None, view, grad=grad, metadata=metadata)
 
     def _tensor_v3(self, call: Call) -> object:
-        storage, *view, grad, _, kind, metadata = (*_arguments(call, 7, 8), None)[:8]
-        return self._dense(storage, _element_of(kind), view, grad=grad, metadata=metadata)
+        storage, *view, grad, _, kind, metadata = (*arguments_of(call, 7, 8), None)[:8]
+        return self._dense(storage, element_of(kind), view, grad=grad, metadata=metadata)
 
     def _dense(
         self,
@@ -143,8 +156,8 @@ class Tensors:
         metadata: object = None,
     ) -> object:
         found, kind = self._storage(storage, kind)
-        strides = _strides(view, found.reader.size // kind.width)
-        flips = _flips(metadata)
+        strides = strides_of(view, found.reader.size // kind.width)
+        flips = flips_of(metadata)
         tensor = self._tensor(found, kind, strides, flips)
         if kind.role in ("bits", "complex-half"):
             name = keys.BITS if kind.role == "bits" else keys.COMPLEX_HALF
@@ -176,7 +189,7 @@ class Tensors:
             shape = (*shape[:-1], 2 * shape[-1]) if shape else (2,)
         elif kind.role == "complex-half":
             shape = (*shape, 2)
-        identity = (*_place(storage, strides, kind), flips) if strides.size else None
+        identity = (*place_of(storage, strides, kind), flips) if strides.size else None
         self._charge(identity, strides.size * kind.width)
         self._sources[id(source)] = (storage, strides, source)
         return Tensor(dtype(kind.dtype), shape, source, identity=identity)
@@ -188,7 +201,7 @@ class Tensors:
         tree_type = dtype(kind.dtype)
         inside = Strides(0, (tree_type.nbytes(strides.shape),), (1,))
         source = StridedSource(storage, inside, 1)
-        identity = _place(storage, strides, kind) if strides.size else None
+        identity = place_of(storage, strides, kind) if strides.size else None
         self._sources[id(source)] = (storage, inside, source)
         return Tensor(tree_type, strides.shape, source, identity=identity)
 
@@ -230,7 +243,7 @@ class Tensors:
             raise FormatError("a storage without a key or a length")
         width = element.width if element else 1
         found = self._storages.find(name, count * width)
-        return (_view_of(found, view[0], width) if view and view[0] is not None else found), element
+        return (part_of(found, view[0], width) if view and view[0] is not None else found), element
 
     def _outside(self, node: PersistentId) -> object:
         """Return a storage that is a value of its own, as a tensor; the class with source of old modules."""
@@ -253,7 +266,7 @@ class Tensors:
     def _bare(self, storage: Storage, element: ElementType | None, cls: str) -> Tensor:
         kind = element or keys.BY_NAME["uint8"]
         tensor = self._tensor(
-            storage, keys.BY_DTYPE["u8"] if kind.role == "quantized" else kind, _whole(storage, kind)
+            storage, keys.BY_DTYPE["u8"] if kind.role == "quantized" else kind, whole_of(storage, kind)
         )
         tensor.tag = Tag(cls)
         return tensor
@@ -261,7 +274,7 @@ class Tensors:
     # --- what is more than a tensor -------------------------------------------------------------
 
     def _parameter(self, call: Call) -> object:
-        data, grad, _, state = (*_arguments(call, 3, 4), None)[:4]
+        data, grad, _, state = (*arguments_of(call, 3, 4), None)[:4]
         return self._dressed(data, keys.PARAMETER, {"requires_grad": bool(grad)}, state)
 
     def _variable(self, call: Call) -> object:
@@ -280,9 +293,9 @@ class Tensors:
         return self._dressed(data, str(call.function), {"requires_grad": grad is True}, None)
 
     def _from_type(self, call: Call) -> object:
-        function, cls, args, state = _arguments(call, 4, 4)
+        function, cls, args, state = arguments_of(call, 4, 4)
         if not isinstance(args, tuple) or not isinstance(cls, Global):
-            _refuse(call)
+            refuse(call)
         return self._dressed(Call(function, args), str(cls), {}, state)
 
     def _dressed(self, data: object, cls: str, attributes: dict[Key, Tree], state: object) -> object:
@@ -304,23 +317,23 @@ class Tensors:
 
     def _from_cpu(self, call: Call) -> object:
         """Make a tensor of another device: kept under its own type where that is what the data has."""
-        data, kind, _, _ = _arguments(call, 4, 4)
+        data, kind, _, _ = arguments_of(call, 4, 4)
         inner = self.values.adapt(data)
-        if isinstance(inner, Tensor) and inner.dtype.name == _element_of(kind).dtype:
+        if isinstance(inner, Tensor) and inner.dtype.name == element_of(kind).dtype:
             inner.tag = None
             return inner
         return NotImplemented
 
     def _sparse(self, call: Call) -> object:
-        layout, data = _arguments(call, 2, 2)
-        name = _layout_name(layout)
+        layout, data = arguments_of(call, 2, 2)
+        name = layout_name(layout)
         names = keys.SPARSE_PARTS.get(name)
         if names is None or not isinstance(data, tuple):
-            _refuse(call)
+            refuse(call)
         parts, rest = dict(zip(names, data, strict=False)), data[len(names) :]
         if len(parts) != len(names) or not 1 <= len(rest) <= (2 if name == "sparse_coo" else 1):
-            _refuse(call)
-        attributes: dict[Key, Tree] = {"size": _shape_of(rest[0])}
+            refuse(call)
+        attributes: dict[Key, Tree] = {"size": shape_of(rest[0])}
         if name == "sparse_coo":
             coalesced = rest[1] if len(rest) > 1 else None
             attributes["is_coalesced"] = coalesced if isinstance(coalesced, bool) else None
@@ -333,12 +346,12 @@ class Tensors:
         return part
 
     def _quantized(self, call: Call) -> object:
-        storage, *view, parameters, _, _ = _arguments(call, 7, 7)
+        storage, *view, parameters, _, _ = arguments_of(call, 7, 7)
         found, kind = self._storage(storage, None)
         if kind.role != "quantized" or not isinstance(parameters, tuple) or len(parameters) < 3:
-            _refuse(call)
+            refuse(call)
         per_byte = 8 // dtype(kind.dtype).bits if dtype(kind.dtype).packed else 1
-        values = self._tensor(found, kind, _strides(view, found.reader.size // kind.width * per_byte))
+        values = self._tensor(found, kind, strides_of(view, found.reader.size // kind.width * per_byte))
         scheme = str(parameters[0]).removeprefix("torch.") if isinstance(parameters[0], Global) else ""
         attributes: dict[Key, Tree] = {"dtype": kind.name, "qscheme": scheme}
         parts: dict[Key, Tree] = {"values": values}
@@ -346,22 +359,22 @@ class Tensors:
         if scheme == "per_tensor_affine" and isinstance(scale, int | float) and isinstance(zero, int):
             return Composite(keys.QUANTIZED, {**attributes, "scale": scale, "zero_point": zero}, parts)
         if not scheme.startswith("per_channel_affine") or len(axis) != 1 or not isinstance(axis[0], int):
-            _refuse(call)
+            refuse(call)
         parts |= {"scales": self._part(scale), "zero_points": self._part(zero)}
         return Composite(keys.QUANTIZED, {**attributes, "axis": axis[0]}, parts)
 
     def _nested(self, call: Call) -> object:
         names = ("buffer", "sizes", "strides", "offsets")
-        arguments = _arguments(call, 4, 4)
+        arguments = arguments_of(call, 4, 4)
         parts: dict[Key, Tree] = {name: self._part(part) for name, part in zip(names, arguments, strict=True)}
         return Composite(keys.NESTED, {}, parts)
 
     def _meta(self, call: Call) -> object:
-        kind, size, stride, grad = _arguments(call, 4, 4)
+        kind, size, stride, grad = arguments_of(call, 4, 4)
         attributes: dict[Key, Tree] = {
-            "dtype": _element_of(kind).name,
-            "size": _shape_of(size),
-            "stride": _shape_of(stride),
+            "dtype": element_of(kind).name,
+            "size": shape_of(size),
+            "stride": shape_of(stride),
             "requires_grad": grad is True,
         }
         message = "a tensor of the meta device has a shape and no data"
@@ -369,7 +382,7 @@ class Tensors:
         return Composite(keys.META, attributes, {})
 
     def _size(self, call: Call) -> object:
-        return tagged(_shape_of(call), Tag("torch.Size"))
+        return tagged(shape_of(call), Tag("torch.Size"))
 
     # --- afterwards -----------------------------------------------------------------------------
 
@@ -409,93 +422,5 @@ class Tensors:
                 reach, owner = stop, name
 
 
-def _refuse(call: Call) -> NoReturn:
-    raise FormatError(f"{call.function} is called with what it cannot be")
-
-
-def _arguments(call: Call, fewest: int, most: int) -> tuple[object, ...]:
-    """Return the arguments of a call that makes a tensor; such a call has nothing else."""
-    if call.state is not None or call.items is not None or call.pairs is not None:
-        raise FormatError(f"a state or items are set on what {call.function} makes")
-    if not fewest <= len(call.args) <= most:
-        _refuse(call)
-    return call.args
-
-
-def _element_of(node: object) -> ElementType:
-    if isinstance(node, Global) and node.module == "torch" and node.name in keys.BY_NAME:
-        return keys.BY_NAME[node.name]
-    raise FormatError(f"not an element type: {str(node)[:80]}")
-
-
-def _shape_of(node: object) -> tuple[int, ...]:
-    """Return a tuple of non-negative integers, given as such or as a torch.Size."""
-    if isinstance(node, Call) and node.function == _SIZE:
-        (node,) = _arguments(node, 1, 1)
-    return checked_shape(tuple(node) if isinstance(node, list) else node, 1)
-
-
-def _strides(view: tuple[object, ...] | list[object], limit: int) -> Strides:
-    """Return a view of a storage of `limit` elements, whose bounds it keeps."""
-    offset, size, steps = view
-    shape = _shape_of(size)
-    steps = tuple(steps) if isinstance(steps, list) else steps
-    if type(offset) is not int or offset < 0 or not isinstance(steps, tuple) or len(steps) != len(shape):
-        raise FormatError("a tensor whose offset, size and stride do not make a view")
-    if not all(type(step) is int and step >= 0 for step in steps):
-        raise FormatError("a tensor with a stride that is negative or no integer")
-    made = Strides(offset, shape, steps)
-    if made.size == 0:
-        return Strides(0, shape, contiguous(shape))
-    _, last = made.span
-    if last > limit:
-        raise FormatError(f"a tensor that reaches to element {last} of a storage of {limit}")
-    return made
-
-
-def _place(storage: Storage, strides: Strides, kind: ElementType) -> tuple[object, ...]:
-    """Return what is equal for views that are one and the same memory, seen alike."""
-    start = storage.base + strides.offset * kind.width
-    return storage.identity, start, strides.shape, strides.strides, kind.name
-
-
-def _whole(storage: Storage, kind: ElementType) -> Strides:
-    width = 1 if kind.role == "quantized" else kind.width
-    return Strides(0, (storage.reader.size // width,), (1,))
-
-
-def _flips(metadata: object) -> tuple[bool, bool]:
-    """Return whether the conjugate and whether the negative of what is stored is meant."""
-    if metadata is None:
-        return False, False
-    if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
-        raise UnsupportedVersionError(f"unknown metadata of a tensor: {str(metadata)[:80]}")
-    return metadata.get("conj") is True, metadata.get("neg") is True
-
-
-def _view_of(storage: Storage, metadata: object, width: int) -> Storage:
-    """Return the storage that is a view of another: key, offset and length in elements."""
-    if not isinstance(metadata, tuple) or len(metadata) != 3:
-        raise FormatError("a storage that is a view without saying of what")
-    _, offset, length = metadata
-    if type(offset) is not int or type(length) is not int:
-        raise FormatError("a storage that is a view without bounds")
-    return storage.part(offset * width, length * width)
-
-
 def _order_only(attributes: dict[Key, Tree]) -> dict[Key, Tree]:
     return {key: value for key, value in attributes.items() if key == "memory_format"}
-
-
-def _layout_name(node: object) -> str:
-    if isinstance(node, Call) and node.function == _LAYOUT and len(node.args) == 1:
-        return (text_of(node.args[0]) or "").removeprefix("torch.")
-    return ""
-
-
-def _constant(call: Call) -> object:
-    """Keep a device or a layout, which is nothing but its name."""
-    if call.state is not None or call.items is not None or call.pairs is not None:
-        _refuse(call)
-    parts: dict[Key, object] = {"args": call.args, "state": None}
-    return Opaque(str(call.function), parts)  # type: ignore[arg-type] # as_tree sees to the nodes inside
