@@ -7,6 +7,7 @@ written and read again, alike.
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -179,7 +180,7 @@ def _bundle(data: bytes, place: Path) -> None:
         first = _content(bundle.entries)
         if _content(bundle.entries) != first:
             raise AssertionError("a bundle that was read is not the same when read again")
-        if "" not in first:
+        if zlib.crc32(data) % 16 == 0:  # files are synced, which takes its time
             nodes = {name: entry.node for name, entry in bundle.entries.items()}
             held = [Item(n, node) for n, node in nodes.items() if isinstance(node, Tensor | Strings | Opaque)]
             write_bundle(place / "again", held, overwrite=True)
