@@ -138,10 +138,11 @@ def _variables(holder: object) -> dict[str, _Variable]:
 
 
 def _hyper_parameters(holder: object) -> list[_Variable]:
-    """Return what a legacy optimizer of tf_keras keeps beside its weights: rates that are variables."""
+    """Return the rates that an optimizer of tf_keras saves and does not count among its variables."""
     hyper = getattr(holder, "_hyper", None)
     if not isinstance(hyper, dict):
-        return []
+        rate = getattr(holder, "_learning_rate", None)
+        return [cast("_Variable", rate)] if isinstance(rate, tf.Variable) else []
     return [cast("_Variable", hyper[name]) for name in sorted(hyper) if isinstance(hyper[name], tf.Variable)]
 
 
