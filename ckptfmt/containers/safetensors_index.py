@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX_SUFFIX",
+    "MAX_INDEX",
     "MAX_SHARDS",
     "Index",
     "check_index",

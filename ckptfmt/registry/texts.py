@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from ckptfmt.containers.safetensors_index import MAX_INDEX
 from ckptfmt.registry.table import Format, format_named
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def read_json(reader: ByteReader, head: bytes) -> Format | tuple[str, str] | Non
     Only an index of safetensors shards, or of weights of Keras, is a format.
     """
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not start.startswith((b"{", b"[")) or reader.size > _MAX_JSON:
+    most = MAX_INDEX if b'"weight_map"' in head else _MAX_JSON
+    if not start.startswith((b"{", b"[")) or reader.size > most:
         return None
     try:
         value = json.loads(reader.read(0, reader.size).decode("utf-8-sig"))

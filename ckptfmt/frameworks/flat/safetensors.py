@@ -31,6 +31,7 @@ from ckptfmt.frameworks.flat.safetensors_files import METADATA_TAG, write_file, 
 from ckptfmt.storage.pool import open_files
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.checkpoint import Checkpoint
+from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Tag, tagged
 from ckptfmt.tree.tensor import Tensor
@@ -68,7 +69,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         Something cannot be opened.
     """
     path = Path(path)
-    with ExitStack() as stack:
+    with ExitStack() as stack, collector_paused():
         if path.is_dir():
             index = _index_in(path)
             if index is None:
@@ -211,6 +212,7 @@ def write(
     ExistsError, UnsupportedError, NoSpaceError, StorageError
         It could not be written; the target is as it was.
     """
-    if shard_size is None and not os.fspath(target).endswith(INDEX_SUFFIX):
-        return write_file(tree, target, overwrite=overwrite)
-    return write_shards(tree, target, overwrite=overwrite, shard_size=shard_size)
+    with collector_paused():
+        if shard_size is None and not os.fspath(target).endswith(INDEX_SUFFIX):
+            return write_file(tree, target, overwrite=overwrite)
+        return write_shards(tree, target, overwrite=overwrite, shard_size=shard_size)

@@ -16,9 +16,12 @@ from ckptfmt.errors import ConversionError, ExistsError, FormatError, MissingFil
 from ckptfmt.format.digests import node_digest
 from ckptfmt.frameworks.flat import safetensors_files
 from ckptfmt.frameworks.flat.safetensors import read, write
+from ckptfmt.registry import detect
 from ckptfmt.tree.capture import as_tree
+from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.findings import Severity
 from ckptfmt.tree.nodes import Composite, Tree, tag_of
+from ckptfmt.tree.source import BytesSource
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import tensors
 
@@ -328,3 +331,30 @@ def test_a_header_is_split_before_readers_refuse_it(tmp_path: Path, monkeypatch:
     assert min(lengths[:-1]) > 1800
     with read(target) as found:
         assert node_digest(found.tree) == node_digest(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_more_tensors_than_one_header_holds_are_written_listed_and_read(tmp_path: Path) -> None:
+    """Their names and offsets alone are longer than the 100 MB that readers accept."""
+    count = 1_300_000
+    numbers = np.arange(count, dtype="<u4").view(np.uint8).data
+    kind = dtype("u32")
+    tree: Tree = {
+        f"model.layers.{k // 1000}.experts.{k % 1000}.w": Tensor(
+            kind, (1,), BytesSource(numbers[4 * k : 4 * k + 4])
+        )
+        for k in range(count)
+    }
+    assert write(tree, tmp_path / "many", shard_size=1 << 30) == ()
+    lengths = [struct.unpack("<Q", path.read_bytes()[:8])[0] for path in (tmp_path / "many").glob("*rs")]
+    assert len(lengths) == 2
+    assert max(lengths) <= 100_000_000
+    assert detect(tmp_path / "many" / INDEX).name == "safetensors"
+    with read(tmp_path / "many") as found:
+        assert isinstance(found.tree, dict)
+        assert len(found.tree) == count
+        for k in (0, 777_777, count - 1):
+            tensor = found.tree[f"model.layers.{k // 1000}.experts.{k % 1000}.w"]
+            assert isinstance(tensor, Tensor)
+            assert tensor.numpy().tolist() == [k]
