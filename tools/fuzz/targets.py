@@ -16,6 +16,7 @@ from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.registry import read_foreign
 from ckptfmt.storage.reader import MemoryReader
 from tools.fuzz.bundles import BUNDLES
+from tools.fuzz.dcp import DCP
 from tools.fuzz.native import NATIVE
 from tools.fuzz.old_torch import OLD_TORCH
 from tools.fuzz.oracles import equal_to_numpy, equal_to_safetensors, equal_to_zipfile, reads_alike
@@ -212,6 +213,7 @@ TARGETS: dict[str, Target] = {
         Target("safetensors-index", _index_seeds, _index, as_json(b"")),
         *OLD_TORCH,
         *BUNDLES,
+        *DCP,
         *NATIVE,
         Target("detect", _detect_seeds, _detect, mutate_zip),
         REAL_TORCH,
