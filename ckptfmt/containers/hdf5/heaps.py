@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING
 from ckptfmt.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptfmt.containers.hdf5.budget import Budget
     from ckptfmt.storage.reader import ByteReader
 
-__all__ = ["HeapGuard", "largest_object"]
+__all__ = ["HeapGuard", "Heaps", "largest_object"]
 
 _MAGIC = b"GCOL\x01"
 _HEAD = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HH4xQ")
+_POINTER = struct.Struct("<LQL")
+_MOST_KEPT = 1 << 18
 
 
 class HeapGuard:
@@ -94,3 +99,70 @@ def largest_object(data: bytes) -> int:
         largest = max(largest, _objects(data[at : at + size])[0])
         at = data.find(_MAGIC, at + 1)
     return largest
+
+
+class Heaps:
+    """The strings of any length of one file, followed by us.
+
+    Parameters
+    ----------
+    reader : ByteReader
+    base : int
+        What addresses in the file are counted from.
+    """
+
+    def __init__(self, reader: ByteReader, base: int) -> None:
+        self._reader = reader
+        self._base = base
+        self._known: dict[int, dict[int, tuple[int, int]]] = {}
+        self._kept = 0
+
+    def strings(self, pointers: bytes, budget: Budget, name: str) -> list[bytes]:
+        """Return the strings of pointers: length (4 bytes), address of a heap (8), number in it (4).
+
+        Raises
+        ------
+        FormatError, TruncatedError
+            A pointer leads nowhere.
+        LimitError
+            They are more than the file can hold.
+        """
+        return [
+            self._string(length, self._base + address if address else 0, index, budget, name)
+            for length, address, index in _POINTER.iter_unpack(pointers)
+        ]
+
+    def _string(self, length: int, offset: int, index: int, budget: Budget, name: str) -> bytes:
+        if not length or not offset:
+            return b""
+        start, size = self._heap(offset).get(index, (0, -1))
+        if length > size:
+            message = f"a string of {length} bytes that is not where it should be"
+            raise FormatError(message, file=self._reader.name, tensor=name, offset=offset)
+        budget.text(length, name)
+        return self._reader.read(start, length)
+
+    def _heap(self, offset: int) -> dict[int, tuple[int, int]]:
+        """Return the places and lengths of the objects of a heap by number."""
+        known = self._known.get(offset)
+        if known is None:
+            head = self._reader.read(offset, _HEAD.size)
+            if not head.startswith(_MAGIC):
+                _damaged(self._reader, offset)
+            known = dict(_places(self._reader.read(offset, _size(head)), offset))
+            if self._kept > _MOST_KEPT:
+                self._known.clear()
+                self._kept = 0
+            self._known[offset] = known
+            self._kept += len(known)
+        return known
+
+
+def _places(data: bytes, offset: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    at = _HEAD.size
+    while at + _OBJECT.size <= len(data):
+        index, _, size = _OBJECT.unpack_from(data, at)
+        if not index or at + _OBJECT.size + size > len(data):
+            return
+        yield index, (offset + at + _OBJECT.size, size)
+        at += _OBJECT.size + -(-size // 8) * 8

@@ -87,6 +87,9 @@ def source_of(
         Elements are not where they should be, or would be more than the file can hold.
     """
     layout = check_layout(found, file=reader.name, name=name)
+    if layout == "compact" and kind.text:
+        message = "strings of any length in an object header are not read"
+        raise UnsupportedVersionError(message, file=reader.name, tensor=name)
     nbytes = math.prod(shape) * kind.width
     if nbytes == 0:
         return BytesSource(memoryview(b""))
@@ -184,7 +187,7 @@ def _chunks(
 def _fill(found: h5d.DatasetID, kind: ElementType) -> bytes:
     """Return the fill value in canonical order: zeros where none is defined."""
     plist = found.get_create_plist()
-    if plist.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+    if kind.text or plist.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return bytes(kind.width)
     out = np.zeros(1, kind.stored)
     if out.dtype.kind == "V":  # the library converts nothing to raw bytes

@@ -71,9 +71,9 @@ class Hdf5File:
         self.name = reader.name
         self.size = reader.size
         try:
-            read_superblock(reader)
+            base = read_superblock(reader).offset
             with opened(reader) as file:
-                self.root, findings = walk(file, reader)
+                self.root, findings = walk(file, reader, base)
             self.datasets: dict[str, Dataset] = {}
             self.groups: dict[str, Group] = {}
             self.findings = (*findings, *self._list(Budget(reader)))

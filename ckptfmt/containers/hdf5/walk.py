@@ -7,16 +7,16 @@ all links are seen, and external ones refused, before the first soft one is look
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import h5py
-import numpy as np
-from h5py import h5d, h5g, h5l, h5o, h5s, h5t
+from h5py import h5d, h5f, h5g, h5l, h5o, h5s, h5t
 
-from ckptfmt.containers.hdf5.attributes import decoded, read_attributes
+from ckptfmt.containers.hdf5.attributes import AttributeReader, decoded
 from ckptfmt.containers.hdf5.budget import MAX_LINKS, Budget
 from ckptfmt.containers.hdf5.elements import element_type, named_type
+from ckptfmt.containers.hdf5.heaps import Heaps
 from ckptfmt.containers.hdf5.layout import check_layout, source_of
 from ckptfmt.containers.hdf5.library import NATIVE_ORDER, translated
 from ckptfmt.containers.hdf5.sources import SlabCache
@@ -91,6 +91,8 @@ class _Walk:
 
     reader: ByteReader
     budget: Budget
+    heaps: Heaps
+    attributes: AttributeReader
     cache: SlabCache
     findings: list[Finding]
     objects: dict[int, Group | Dataset | None] = field(default_factory=dict)
@@ -98,8 +100,15 @@ class _Walk:
     soft: list[tuple[h5g.GroupID, Group, bytes, str]] = field(default_factory=list)
 
 
-def walk(file: h5py.h5f.FileID, reader: ByteReader) -> tuple[Group, tuple[Finding, ...]]:
+def walk(file: h5f.FileID, reader: ByteReader, base: int) -> tuple[Group, tuple[Finding, ...]]:
     """Return the root group of a file that is open in the library, and what is worth telling.
+
+    Parameters
+    ----------
+    file : h5py.h5f.FileID
+    reader : ByteReader
+    base : int
+        Where the superblock is: what addresses are counted from.
 
     Raises
     ------
@@ -108,7 +117,10 @@ def walk(file: h5py.h5f.FileID, reader: ByteReader) -> tuple[Group, tuple[Findin
     FormatError, TruncatedError, LimitError
         The file is damaged, lies about sizes, or has more of something than any file needs.
     """
-    state = _Walk(reader, Budget(reader), SlabCache(), [])
+    budget, heaps = Budget(reader), Heaps(reader, base)
+    findings: list[Finding] = []
+    attributes = AttributeReader(reader, base, heaps, budget, findings)
+    state = _Walk(reader, budget, heaps, attributes, SlabCache(), findings)
     with translated(reader.name):
         root = _object(state, h5o.open(file, b"/"), "")
     if not isinstance(root, Group):
@@ -193,7 +205,7 @@ def _object(state: _Walk, found: h5o.ObjectID, path: str) -> Group | Dataset | N
 def _fresh(state: _Walk, found: h5o.ObjectID, path: str, address: int) -> Group | Dataset | None:
     if isinstance(found, h5t.TypeID):
         return None
-    attributes = read_attributes(found, state.reader, path or "/", state.budget, state.findings)
+    attributes = state.attributes.read(found, path or "/")
     if isinstance(found, h5g.GroupID):
         group = Group(path, attributes)
         state.pending.append((found, group))
@@ -213,7 +225,7 @@ def _dataset(
     shape: tuple[int, ...] = tuple(space.get_simple_extent_dims())
     count = checked_count(shape, file=file, tensor=path)
     if kind.text:
-        return Dataset(path, kind.words, shape, _texts(state, found, shape, count, path), attributes)
+        return Dataset(path, kind.words, shape, _texts(state, found, kind, shape, path), attributes)
     source = source_of(found, kind, shape, state.reader, path, state.budget, state.cache)
     named = named_type(kind, shape, attributes)
     words = kind.words if named is None else f"{kind.words} as {named[0]}"
@@ -238,37 +250,16 @@ def _raw(kind: ElementType, shape: tuple[int, ...], source: Source) -> Composite
     return Composite("numpy.void", {}, parts)
 
 
-def _texts(state: _Walk, found: h5d.DatasetID, shape: tuple[int, ...], count: int, path: str) -> Strings:
-    """Return strings of any length; the library follows each to where it lies, some at a time."""
+def _texts(
+    state: _Walk, found: h5d.DatasetID, kind: ElementType, shape: tuple[int, ...], path: str
+) -> Strings:
+    """Return strings of any length: the dataset holds pointers, which we follow."""
+    count = math.prod(shape)
     if count > MAX_LINKS:
-        raise LimitError(
-            f"{count} strings; at most {MAX_LINKS} are read", file=state.reader.name, tensor=path
-        )
-    values: list[bytes] = []
-    step = state.budget.strings_at_once()
-    with translated(state.reader.name, path):
-        if step >= count or len(shape) != 1:
-            values = _some_texts(state, found, shape, path, None)
-        else:
-            for first in range(0, count, step):
-                values += _some_texts(state, found, (min(step, count - first),), path, first)
-    texts = decoded(shape, values)
+        message = f"{count} strings; at most {MAX_LINKS} are read"
+        raise LimitError(message, file=state.reader.name, tensor=path)
+    source = source_of(found, kind, shape, state.reader, path, state.budget, state.cache)
+    pointers = bytearray(count * kind.width)
+    source.readinto(0, memoryview(pointers))
+    texts = decoded(shape, state.heaps.strings(bytes(pointers), state.budget, path))
     return texts if isinstance(texts, Strings) else Strings((), (texts,))  # type: ignore[arg-type] # one of a kind
-
-
-def _some_texts(
-    state: _Walk, found: h5d.DatasetID, shape: tuple[int, ...], path: str, first: int | None
-) -> list[bytes]:
-    out = np.empty(shape, h5py.string_dtype())
-    if first is None:
-        if out.size > state.budget.strings_at_once():
-            raise LimitError(f"{out.size} strings that may be long", file=state.reader.name, tensor=path)
-        if out.size:
-            found.read(h5s.ALL, h5s.ALL, out)
-    else:
-        space = found.get_space()
-        space.select_hyperslab((first,), shape)
-        found.read(h5s.create_simple(shape), space, out)
-    values = [text if isinstance(text, bytes) else b"" for text in out.reshape(-1).tolist()]
-    state.budget.text(sum(map(len, values)), path)
-    return values

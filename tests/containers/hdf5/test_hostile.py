@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from ckptfmt.containers.hdf5.headers import attribute_values
 from ckptfmt.containers.hdf5.heaps import HeapGuard, largest_object
 from ckptfmt.errors import CkptError, FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.storage.reader import MemoryReader
@@ -157,11 +158,6 @@ def many_texts(file: File) -> None:
     file.create_dataset("x", (1 << 40,), h5py.string_dtype(), chunks=(1 << 10,))
 
 
-def large_text(file: File) -> None:
-    file.attrs["a"] = "x" * (3 << 20)
-    file.attrs["b"] = ["y"] * 1000
-
-
 ZEROS = zlib.compress(bytes(1 << 20), 9)
 LARGE = {
     "4 TiB": (four_tebibytes, "x"),
@@ -169,7 +165,6 @@ LARGE = {
     "chunks of zeros": (many_large_chunks, "x"),
     "names": (many_names, None),
     "texts": (many_texts, "x"),
-    "strings that may all be the long one": (large_text, "/@b"),
 }
 
 
@@ -225,6 +220,47 @@ def test_a_shape_larger_than_what_is_stored_is_refused() -> None:
     data[at : at + 16] = struct.pack("<QQ", 9, 9)
     with pytest.raises(FormatError, match=r"needs 72 bytes; 56 are stored|cannot read"):
         Hdf5File(MemoryReader(bytes(data), "a.h5"))
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
+@pytest.mark.parametrize("place", ["attribute", "dataset"])
+def test_many_strings_that_are_one_long_string_are_refused(place: str, libver: str) -> None:
+    def build(file: File) -> None:
+        file.attrs["long"] = "x" * (3 << 20)
+        file.attrs["some"] = ["y"] * 1000
+        file["texts"] = ["z"] * 1000
+        places.update(root=h5py.h5o.get_info(file.id).addr, dataset=file["texts"].id.get_offset())
+
+    places: dict[str, int] = {}
+    data = bytearray(made(build, libver))
+    with Hdf5File(MemoryReader(bytes(data))) as found:
+        assert found.root.attributes["some"].values == ("y",) * 1000
+    values = attribute_values(MemoryReader(bytes(data)), 0, places["root"])
+    at = values[b"long"][0]
+    start = values[b"some"][0] if place == "attribute" else places["dataset"]
+    pointer = data[at : at + 16]
+    data[start : start + 16_000] = 1000 * pointer
+    with pytest.raises(FormatError) as error:  # a wrong checksum of the header is noticed before
+        Hdf5File(MemoryReader(bytes(data), "a.h5"))
+    if libver == "earliest" or place == "dataset":
+        assert isinstance(error.value, LimitError)
+        assert error.value.tensor == ("/@some" if place == "attribute" else "texts")
+
+
+@pytest.mark.parametrize("pointer", [(2**32 - 1, None, None), (6, None, 77), (5, 8, 1), (5, 2**63, 1)])
+def test_a_pointer_to_no_string_is_refused(pointer: tuple[int | None, ...]) -> None:
+    def build(file: File) -> None:
+        file["texts"] = ["hello"] * 3
+        places.append(file["texts"].id.get_offset())
+
+    places: list[int] = []
+    data = bytearray(made(build))
+    old = struct.unpack_from("<LQL", data, places[0])
+    new = [was if value is None else value for value, was in zip(pointer, old, strict=True)]
+    struct.pack_into("<LQL", data, places[0], *new)
+    with pytest.raises(FormatError) as error:
+        Hdf5File(MemoryReader(bytes(data), "a.h5"))
+    assert error.value.tensor in ("texts", None)
 
 
 def heap(*objects: tuple[int, int, bytes], size: int = 4096) -> bytes:

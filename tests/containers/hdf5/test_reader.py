@@ -186,6 +186,31 @@ def test_texts_attributes_and_empty_datasets_are_plain_values(tmp_path: Path) ->
         assert held["bad"] == b"\xff"
 
 
+@pytest.mark.parametrize("libver", LIBRARY_VERSIONS)
+@pytest.mark.parametrize("block", [0, 512])
+def test_texts_are_found_wherever_the_library_put_them(libver: str, block: int) -> None:
+    memory = io.BytesIO()
+    texts = [f"{k}é" * (k % 40) for k in range(1000)]
+    with h5py.File(memory, "w", libver=libver, userblock_size=block) as file:
+        for k in range(20):  # dense from the ninth on
+            file.attrs[f"a{k}"] = f"value {k}"
+        file.create_group("g").attrs["a"] = texts[:50]
+        file["g"].attrs["b"] = "x" * 100_000
+        file["plain"] = texts
+        file.create_dataset("packed", data=texts, chunks=(99,), compression="gzip")
+        file.create_dataset(
+            "square", data=np.array(texts, object).reshape(10, 4, 25), dtype=h5py.string_dtype()
+        )
+        file.create_dataset("none", (5,), h5py.string_dtype())
+    with Hdf5File(MemoryReader(memory.getvalue())) as found:
+        assert found.root.attributes == {f"a{k}": f"value {k}" for k in range(20)}
+        assert found.groups["g"].attributes["a"].values == tuple(texts[:50])
+        assert found.groups["g"].attributes["b"] == "x" * 100_000
+        for name in ("plain", "packed", "square"):
+            assert found.datasets[name].node.values == tuple(texts)
+        assert found.datasets["none"].node.values == ("",) * 5
+
+
 def test_kinds_without_a_type_of_ours_are_kept_as_bytes(tmp_path: Path) -> None:
     structure = np.array([(1, 2.5), (3, 4.5)], [("a", "<i4"), ("b", "<f8")])
     with h5py.File(tmp_path / "a.h5", "w") as file:
