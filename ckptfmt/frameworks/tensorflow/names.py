@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.frameworks.tensorflow.graph import Attribute, Graph, Node
 
-__all__ = ["COUNTER", "MODEL", "OPTIMIZER", "TABLE_ENDINGS", "Named", "Names", "names_of"]
+__all__ = ["COUNTER", "MODEL", "OPTIMIZER", "Named", "Names", "names_of", "owner_of"]
 
 MODEL = "model"
 """Where everything is that is no optimizer's."""
@@ -32,9 +32,7 @@ COUNTER = "save_counter"
 
 _TRAINABLE = "_trainable_variables"
 _NO_SLOTS = frozenset({_TRAINABLE, "_variables"})
-TABLE_ENDINGS = ("-keys", "-values")
-"""What a table adds to its key: it has two values."""
-
+_LONGEST_ENDING = 64
 _STEPS = frozenset({"iter", "_iterations"})
 _RATES = frozenset({"learning_rate", "_learning_rate", "_variables"})
 
@@ -124,19 +122,35 @@ def names_of(graph: Graph, keys: Collection[str]) -> Names:
     return Names(tuple(named), _paths(graph, by_node), slots, missing)
 
 
+def owner_of(key: str, attributes: Collection[str]) -> str | None:
+    """Return the key of the attribute that a key of the bundle belongs to.
+
+    A variable has one value, under its own key. Tables, iterators and other objects may have several, whose
+    keys add an ending: ``table-keys``, ``ITERATOR_STATE``.
+    """
+    if key in attributes:
+        return key
+    room = min(_LONGEST_ENDING, len(key) - key.rfind("/") - 1)
+    shorter = (key[:-cut] for cut in range(1, room + 1))
+    return next((one for one in shorter if one in attributes), None)
+
+
 def _owned(graph: Graph, keys: Collection[str]) -> tuple[dict[str, _Owned], tuple[Attribute, ...]]:
-    """Return the node of each key, and the attributes that have none. Tables have two values."""
-    owned: dict[str, _Owned] = {}
-    missing: list[Attribute] = []
+    """Return the node of each key that has one, in the order of nodes, and the attributes without a value."""
+    attributes: dict[str, tuple[int, Attribute]] = {}
     for at, node in enumerate(graph):
         for one in node.attributes:
-            found = [one.key] if one.key in keys else [one.key + end for end in TABLE_ENDINGS]
-            there = [key for key in found if key in keys]
-            if not there:
-                missing.append(one)
-            for key in there:
-                owned.setdefault(key, _Owned(key, at, one.full_name if one.name == VALUE else ""))
-    return owned, tuple(missing)
+            attributes.setdefault(one.key, (at, one))
+    below: dict[str, list[str]] = {}
+    for key in keys:
+        owner = owner_of(key, attributes)
+        if owner is not None:
+            below.setdefault(owner, []).append(key)
+    owned: dict[str, _Owned] = {}
+    for owner, (at, one) in attributes.items():
+        for key in below.get(owner, ()):
+            owned[key] = _Owned(key, at, one.full_name if one.name == VALUE else "")
+    return owned, tuple(one for key, (_, one) in attributes.items() if key not in below)
 
 
 def _chosen(owned: dict[str, _Owned], others: list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ckptfmt.containers.noted.note import NOTE
 from ckptfmt.errors import FormatError
 from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY, VALUE, decode_graph, encode_graph
-from ckptfmt.frameworks.tensorflow.names import COUNTER, MODEL, OPTIMIZER, TABLE_ENDINGS, names_of
+from ckptfmt.frameworks.tensorflow.names import COUNTER, MODEL, OPTIMIZER, names_of, owner_of
 from ckptfmt.frameworks.tensorflow.nodes import same_text, storable
 from ckptfmt.frameworks.tensorflow.objects import GRAPH, PATHS, SLOTS, tree_of_names
 from ckptfmt.tree.tensor import Tensor
@@ -88,16 +88,10 @@ def _held(tree: dict[Key, Tree]) -> Iterator[tuple[tuple[str, ...], Tree]]:
 
 
 def _told_keys(graph: Graph, held: Mapping[tuple[str, ...], Tree]) -> set[str]:
-    """Return the keys that a graph tells; those of tables and the like only where the tree has them."""
-    found = set()
-    for node in graph:
-        for one in node.attributes:
-            if one.name == VALUE:
-                found.add(one.key)
-                continue
-            forms = [one.key, *(one.key + end for end in TABLE_ENDINGS)]
-            found |= {key for key in forms if (MODEL, key) in held or (OPTIMIZER, key) in held}
-    return found
+    """Return the keys that a graph tells; those of tables and the like, which go by them, the tree tells."""
+    others = {one.key for node in graph for one in node.attributes if one.name != VALUE}
+    found = {one.key for node in graph for one in node.attributes if one.name == VALUE}
+    return found | {place[-1] for place in held if owner_of(place[-1], others) is not None}
 
 
 def _free(name: str, values: Mapping[str, Tree]) -> bool:
@@ -124,13 +118,11 @@ def _same(tree: Tree, path: Path, node: Tree) -> bool:
 
 def _pruned(graph: Graph, values: Mapping[str, Tree]) -> Graph:
     """Return the graph without attributes whose values are not there."""
-
-    def there(key: str) -> bool:
-        return key in values or any(key + end in values for end in TABLE_ENDINGS)
-
+    attributes = {one.key for node in graph for one in node.attributes}
+    there = {owner_of(key, attributes) for key in values}
     return tuple(
         replace(node, attributes=kept)
-        if len(kept := tuple(one for one in node.attributes if there(one.key))) != len(node.attributes)
+        if len(kept := tuple(one for one in node.attributes if one.key in there)) != len(node.attributes)
         else node
         for node in graph
     )

@@ -182,6 +182,8 @@ def test_iterators_and_tables_come_back(tf: Module, tmp_path: Path) -> None:
     next(iterator)
     prefix = tf.train.Checkpoint(iterator=iterator, table=table).save(str(tmp_path / "ck"))
     rest = [one.numpy() for one in iterator]
+    with ckptfmt.read(prefix) as checkpoint:
+        assert checkpoint.findings == ()
     again = iter(tf.data.Dataset.range(10).shuffle(5, seed=1))
     empty = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     restored = tf.train.Checkpoint(iterator=again, table=empty)
@@ -209,6 +211,7 @@ def test_a_checkpoint_of_before_bundles_is_read_and_written_as_one(tf: Module, t
         session.run([w.initializer, step.initializer])
         session.run(step.assign_add(5))
         for sharded in (False, True):
+            (tmp_path / f"{sharded}").mkdir()
             saver = v1.train.Saver(write_version=v1.train.SaverDef.V1, sharded=sharded)
             saver.save(session, str(tmp_path / f"{sharded}" / "m.ckpt"), global_step=5)
     for given in ("False", "False/m.ckpt-5", "True", "True/m.ckpt-5"):
