@@ -44,7 +44,7 @@ def target_format(target: str | os.PathLike[str], to: str | None = None) -> Form
         return max(fitting, key=lambda pair: pair[0])[1]
     if not Path(name).suffix:
         return next(known for known in formats() if "" in known.extensions)
-    choices = ", ".join(known.name for known in formats())
+    choices = ", ".join(known.name for known in formats() if known.writable)
     raise UnknownFormatError(
         f"{Path(name).suffix!r} does not tell the format of {os.fspath(target)}; name one of {choices}"
     )

@@ -36,7 +36,7 @@ def test_a_name_goes_before_an_ending() -> None:
 
 @pytest.mark.parametrize("target", ["x.ckpt", "x.bin", "x.json", "step-1.5", "x.index.json"])
 def test_an_ending_that_does_not_tell_lists_the_choices(target: str) -> None:
-    with pytest.raises(UnknownFormatError, match="ckptfmt, npz, safetensors, torch"):
+    with pytest.raises(UnknownFormatError, match=r"ckptfmt, .*npz, .*safetensors, .*torch"):
         target_format(target)
 
 
