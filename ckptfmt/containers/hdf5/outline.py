@@ -55,8 +55,8 @@ def outline(reader: ByteReader) -> Outline:
 def _outline(found: h5g.GroupID, depth: int, left: list[int]) -> Outline:
     names: list[bytes] = []
     attributes: list[bytes] = []
-    found.links.iterate(lambda name: _take(names, name, left), order=NATIVE_ORDER)
     h5a.iterate(found, lambda name: _take(attributes, name, left), order=NATIVE_ORDER)
+    found.links.iterate(lambda name: _take(names, name, left), order=NATIVE_ORDER)
     datasets: set[str] = set()
     groups: dict[str, Outline] = {}
     for raw in sorted(names):
