@@ -118,7 +118,7 @@ def refuse_leaf(path: Path, why: str) -> NoReturn:
 
 def check_name(name: str, path: Path) -> None:
     """Raise ConversionError unless a name can be part of a path in HDF5."""
-    if "/" in name or not is_path(name) or not name.isprintable():
+    if "/" in name or name == ".." or not is_path(name) or not name.isprintable():
         refuse_leaf(path, f"{name!r} is no name that a group of Keras can have")
     if len(path) > MAX_LEVELS:
         refuse_leaf(path[:3], f"deeper than {MAX_LEVELS} levels")
