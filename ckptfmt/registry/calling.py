@@ -26,6 +26,8 @@ Writer: TypeAlias = "Callable[..., tuple[Finding, ...]]"
 
 _TENSORFLOW = ("ckptfmt.frameworks.tensorflow.live:adapt", "tensorflow")
 _LIVE = {
+    "chainer": ("ckptfmt.frameworks.chainer.live:adapt", "chainer"),
+    "chainermn": ("ckptfmt.frameworks.chainer.live:adapt", "chainer"),
     "keras": _TENSORFLOW,
     "tensorflow": _TENSORFLOW,
     "tf_keras": _TENSORFLOW,
