@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ckptfmt.frameworks.pytorch.keys import ElementType
     from ckptfmt.tree.paths import Key
 
-__all__ = ["adapt", "as_state", "capture", "restore", "to_torch"]
+__all__ = ["adapt", "as_state", "capture", "parameter_names", "restore", "to_torch"]
 
 _State: TypeAlias = "dict[str, Any]"  # as PyTorch's own stubs have it
 _Reduce: TypeAlias = "Callable[[int], tuple[Any, ...]]"
@@ -272,6 +272,25 @@ def _quantized(value: torch.Tensor) -> Composite:
     attributes["axis"] = value.q_per_channel_axis()
     parts = {"scales": value.q_per_channel_scales(), "zero_points": value.q_per_channel_zero_points()}
     return _composite(keys.QUANTIZED, attributes, {"values": codes, **parts})
+
+
+def parameter_names(optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> list[list[str]]:
+    """Return the names of an optimizer's parameters, a list for each of its groups.
+
+    They are what `ckptfmt.frameworks.pytorch.optimizers.named_optimizer` asks for. A parameter with several
+    names has the first.
+
+    Raises
+    ------
+    ConversionError
+        A parameter is none of the module's.
+    """
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    groups = [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+    if any(name is None for group in groups for name in group):
+        message = "the optimizer has a parameter that is none of the module's"
+        raise ConversionError(message)
+    return [[name for name in group if name is not None] for group in groups]
 
 
 # --- back into objects -----------------------------------------------------------------------------------
