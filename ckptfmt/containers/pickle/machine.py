@@ -116,6 +116,20 @@ class Machine:
         handlers : sequence of callable
             What each of the 256 opcodes does.
         """
+        if self._reader is not None:
+            return self._run_windows(handlers)
+        data = self.data
+        for _ in range(self.limits.opcodes):
+            at = self.opcode_at = self.at
+            code = data[at]
+            self.at = at + 1
+            if code == _STOP:
+                return self.stack.pop()
+            handlers[code](self)
+        raise LimitError(f"more than {self.limits.opcodes} opcodes")
+
+    def _run_windows(self, handlers: Sequence[Opcode]) -> object:
+        """Interpret as `run`, over a file; handlers may let the window slide, too."""
         for _ in range(self.limits.opcodes):
             if self.at >= self._edge:
                 self._slide()
