@@ -144,16 +144,22 @@ def _extend_numpy(crc: int, data: np.ndarray) -> int:
 
 def _lanes(state: int, lanes: np.ndarray) -> int:
     """Extend a raw state by rows of equal length: all rows at once, eight bytes at a time."""
-    states = np.zeros(len(lanes), np.uint64)
+    count = len(lanes)
+    states = np.zeros(count, np.uint32)
     states[0] = state
+    places = np.empty((4, count), np.intp)
+    part = np.empty(count, np.uint32)
     tables = _wide_tables()
-    words = np.ascontiguousarray(lanes.view("<u8").T)
-    for word in words:
-        parts = (word ^ states).view("<u2").reshape(-1, 4)
-        states = tables[0][parts[:, 0]]
-        for place in (1, 2, 3):
-            states ^= tables[place][parts[:, place]]
-    return _joined(states.astype(np.uint32), lanes.shape[1])
+    words = np.ascontiguousarray(lanes.view("<u4").T)
+    for low, high in zip(words[0::2], words[1::2], strict=True):
+        states ^= low
+        for at, half in ((0, states), (2, high)):
+            np.bitwise_and(half, 0xFFFF, out=places[at], casting="unsafe")
+            np.right_shift(half, 16, out=places[at + 1], casting="unsafe")
+        states = tables[0].take(places[0], mode="clip")
+        for table, place in zip(tables[1:], places[1:], strict=True):
+            states ^= table.take(place, out=part, mode="clip")
+    return _joined(states, lanes.shape[1])
 
 
 def _joined(states: np.ndarray, length: int) -> int:
@@ -189,13 +195,11 @@ def _bytes_table() -> list[int]:
 @functools.cache
 def _wide_tables() -> list[np.ndarray]:
     """Return what each pair of bytes of a word adds to the state after the word, the first pair first."""
-    single = np.array(_bytes_table(), np.uint64)
-    pairs = np.arange(1 << 16, dtype=np.uint64)
-    for _ in range(2):
-        pairs = single[(pairs & np.uint64(0xFF)).astype(np.intp)] ^ (pairs >> np.uint64(8))
-    tables = [pairs]
-    for _ in range(3):
+    single = np.array(_bytes_table(), np.uint32)
+    pairs = np.arange(1 << 16, dtype=np.uint32)
+    tables = []
+    for _ in range(4):
         for _ in range(2):
-            pairs = single[(pairs & np.uint64(0xFF)).astype(np.intp)] ^ (pairs >> np.uint64(8))
+            pairs = single[pairs & np.uint32(0xFF)] ^ (pairs >> np.uint32(8))
         tables.append(pairs)
     return tables[::-1]
