@@ -39,6 +39,7 @@ MAX_ATTRIBUTE = 64_000
 _ALIGNMENT = 64
 _CHUNK = 1 << 20
 _LEVEL = 4  # of deflate, as Chainer has it (chainer/serializers/hdf5.py)
+_POINTER = 16  # what a string of any length takes where it is used
 _MAX_NDIM = 32  # of HDF5 (H5S_MAX_RANK)
 
 
@@ -313,7 +314,8 @@ def _set_attributes(
     manager = h5py.AttributeManager(_Located(found))
     for name, value in sorted(attributes.items()):
         kind, data = _attribute(value)
-        size = 16 if kind is None else kind.itemsize * (data.size if isinstance(data, np.ndarray) else 1)
+        width = _POINTER if kind is None or kind.kind == "O" else kind.itemsize
+        size = width * (data.size if isinstance(data, np.ndarray) else 1)
         if size > MAX_ATTRIBUTE:
             message = f"attribute {name!r} of {path!r} has {size} bytes; HDF5 has room for {MAX_ATTRIBUTE}"
             raise ConversionError(f"{message}: split it, or make it a dataset")
