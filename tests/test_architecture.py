@@ -27,6 +27,7 @@ THIRD_PARTIES = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "h5py": ("containers/hdf5/",),
+    "chainer": ("frameworks/chainer/live.py",),
     "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
     "hypothesis": ("testing/",),  # for the tests of plug-ins
