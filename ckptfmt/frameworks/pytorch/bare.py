@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.containers.pickle.arrays import bytes_of
-from ckptfmt.containers.pickle.interpreter import Limits, interpret_from
+from ckptfmt.containers.pickle.interpreter import interpret_from
 from ckptfmt.containers.pickle.nodes import Call, FileBytes, PersistentId
-from ckptfmt.errors import FormatError, MissingFileError
-from ckptfmt.frameworks.pytorch.reader import tree_of
-from ckptfmt.frameworks.pytorch.rebuild import Tensors
+from ckptfmt.errors import FormatError, LimitError, MissingFileError
+from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
+from ckptfmt.frameworks.pytorch.rebuild import FREE_BYTES, MAX_EXPANSION, Tensors
 from ckptfmt.frameworks.pytorch.stream import Stream
 from ckptfmt.storage.reader import FileReader, MemoryReader
 from ckptfmt.storage.section import Section
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
+from ckptfmt.tree.walk import survey
 
 if TYPE_CHECKING:
     import os
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["read", "read_bare"]
-
-_FREE_OBJECTS = 100_000
-_BYTES_FOR_AN_OBJECT = 4
-_MOST_OBJECTS = 1 << 24
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
@@ -70,16 +67,24 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 
 def read_bare(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
     """Return the tree of a bare pickle, and what was found; errors as `read`."""
-    objects = min(_FREE_OBJECTS + reader.size // _BYTES_FOR_AN_OBJECT, _MOST_OBJECTS)
-    body = interpret_from(reader, limits=Limits(objects=objects))
+    body = interpret_from(reader, limits=limits_for(reader))
     inside = _Inside(reader)
     makes = Tensors(inside, refer=_outside, embedded=inside.open)
     tree, findings = tree_of(body.value, makes, file=reader.name)
+    _check_claims(tree, reader)
     if body.end == reader.size:
         return tree, findings
     message = f"{reader.size - body.end} bytes follow the pickle, another one perhaps; they are not read"
     more = Finding("trailing-bytes", "", Severity.LOSS, message, offset=body.end)
     return tree, (*findings, more)
+
+
+def _check_claims(tree: Tree, reader: ByteReader) -> None:
+    """Refuse arrays that are made of the same bytes again and again, as `Tensors` does views."""
+    claimed = {place.tensor.identity or place.path: place.tensor.nbytes for place in survey(tree)}
+    if sum(claimed.values()) > FREE_BYTES + MAX_EXPANSION * reader.size:
+        message = f"arrays claim more than {FREE_BYTES} bytes and {MAX_EXPANSION} times those of the file"
+        raise LimitError(message, file=reader.name)
 
 
 def _outside(_: PersistentId) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import pickle
+import struct
 from typing import TYPE_CHECKING
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.errors import CkptError, FormatError, MissingFileError, TruncatedError
+from ckptfmt.errors import CkptError, FormatError, LimitError, MissingFileError, TruncatedError
 from ckptfmt.frameworks.pytorch.bare import read
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.nodes import Opaque, tag_of
@@ -190,3 +191,22 @@ def test_a_pickle_is_converted(tmp_path: Path) -> None:
         assert ckptfmt.digest(converted).root == ckptfmt.digest(source).root
     with pytest.raises(ckptfmt.ConversionError, match="write torch"):
         ckptfmt.write({}, tmp_path / "y.pkl", to="pickle")
+
+
+def array_of(kind: bytes, shape: tuple[int, ...]) -> bytes:
+    """Return an array of the bytes that are remembered as 0."""
+    numbers = b"(" + b"".join(b"J" + struct.pack("<i", length) for length in shape) + b"t"
+    head = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
+    return head + b"(K\x01" + numbers + b"cnumpy\ndtype\nU\x02" + kind + b"\x85R\x89h\x00tb"
+
+
+def test_the_same_bytes_cannot_be_claimed_without_end(tmp_path: Path) -> None:
+    size = 8 << 20
+    payload = b"(B" + struct.pack("<I", size) + bytes(size) + b"q\x000"
+    with opened(payload + array_of(b"u1", (size,)) * 500 + b"t.", tmp_path) as checkpoint:
+        assert len(checkpoint.tensors()) == 500  # all of them one array
+    ones = [
+        array_of(kind, (1,) * more + (size,)) for more in range(25) for kind in (b"u1", b"i1", b"b1", b"S1")
+    ]
+    with pytest.raises(LimitError, match="claim more than"):
+        opened(payload + b"".join(ones) + b"t.", tmp_path)
