@@ -21,7 +21,9 @@ _POLYNOMIAL = 0x82F63B78  # reflected: bit 31 is the coefficient of x^0
 _MASK_DELTA = 0xA282EAD8
 _LANE = 1024  # bytes that one lane of the numpy way takes
 _LANES = 4096  # lanes at a time: 4 MiB, so that a step over all of them stays in the cache
-_SHORT = 512  # below this a loop over bytes is quicker
+_FEW = 256  # lanes; of less data lanes are shorter
+_SHORT = 2048  # bytes; below this a loop over them is quicker
+_BITS = np.arange(31, -1, -1, dtype=np.uint32)
 
 
 def update(crc: int, data: bytes | bytearray | memoryview | np.ndarray) -> int:
@@ -131,8 +133,8 @@ def _extend_numpy(crc: int, data: np.ndarray) -> int:
     state = crc ^ 0xFFFFFFFF
     at = 0
     while data.size - at >= _SHORT:
-        lanes = min(_LANES, max(1, (data.size - at) // _LANE))
-        length = _LANE if data.size - at >= _LANE else (data.size - at) // 8 * 8
+        length = _LANE if data.size - at >= _LANE * _FEW else 64
+        lanes = min(_LANES, (data.size - at) // length)
         stop = at + lanes * length
         state = _lanes(state, data[at:stop].reshape(lanes, length))
         at = stop
@@ -167,18 +169,26 @@ def _joined(states: np.ndarray, length: int) -> int:
     while len(states) > 1:
         if len(states) % 2:  # a lane of nothing in front changes nothing
             states = np.concatenate([np.zeros(1, np.uint32), states])
-        states = _times_each(states[0::2], _power(length)) ^ states[1::2]
+        states = _times_each(states[0::2], length) ^ states[1::2]
         length *= 2
     return int(states[0])
 
 
-def _times_each(states: np.ndarray, factor: int) -> np.ndarray:
-    """Multiply every state by a polynomial."""
-    product = np.zeros(len(states), np.uint32)
-    for bit in range(31, -1, -1):
-        product ^= np.where(states >> np.uint32(bit) & np.uint32(1), np.uint32(factor), np.uint32(0))
-        factor = _times_x(factor)
+def _times_each(states: np.ndarray, length: int) -> np.ndarray:
+    """Return every state after `length` more bytes of zero."""
+    chosen = states[:, None] >> _BITS & np.uint32(1)
+    product: np.ndarray = np.bitwise_xor.reduce(chosen * _multiples(length), axis=1)
     return product
+
+
+@functools.lru_cache(maxsize=64)
+def _multiples(length: int) -> np.ndarray:
+    """Return what each bit of a state, the highest first, becomes after `length` bytes of zero."""
+    factor, made = _power(length), []
+    for _ in range(32):
+        made.append(factor)
+        factor = _times_x(factor)
+    return np.array(made, np.uint32)
 
 
 @functools.cache
