@@ -1,9 +1,9 @@
 """Measure reading and converting of foreign files: ``python -m tools.bench.formats [--rounds N] [CASE ...]``.
 
 A case is a file that a real framework wrote, and several ways to do one thing with it: ours, those of others,
-and for reading a raw read of the same bytes. Ways take turns in each round; ratios are to the case's first way
-in the same round. Files are in the page cache; what is written is brought to the disk. To add a format, add a
-row to `CASES`. A case whose framework is not installed is left out, and said so.
+and for reading a raw read of the same bytes. Ways take turns in each round; ratios are to the case's first
+way in the same round. Files are in the page cache; what is written is brought to the disk. To add a format,
+add a row to `CASES`. A case whose framework is not installed is left out, and said so.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ class ChunkSource:
         self._inner: Source | None = None
 
     def view(self, start: int, stop: int) -> memoryview | None:
-        """Return mapped bytes, once their record is verified."""
+        """Return mapped bytes, once their record is verified; None for small items."""
+        if self._reader.size <= _SMALL:
+            return None
         try:
             return self._source().view(start, stop)
         except FormatError as error:
@@ -64,14 +66,23 @@ class ChunkSource:
             raise error.located(tensor=self._label) from None
 
     def _source(self) -> Source:
-        if self._inner is None:
-            node, _ = read_zip(self._reader)
-            if not isinstance(node, Tensor) or (node.dtype, node.shape) != (self._dtype, self._shape):
-                found = f"{node.dtype} of {list(node.shape)}" if isinstance(node, Tensor) else "no tensor"
-                message = f"an item is {found}; the metadata says {self._dtype} of {list(self._shape)}"
-                raise FormatError(message, file=self._reader.name)
+        """Return the bytes of the item, opened; it stays open unless it is small: of those there are many."""
+        if self._inner is not None:
+            return self._inner
+        reader = _at_hand(self._reader)
+        node, _ = read_zip(reader)
+        if not isinstance(node, Tensor) or (node.dtype, node.shape) != (self._dtype, self._shape):
+            found = f"{node.dtype} of {list(node.shape)}" if isinstance(node, Tensor) else "no tensor"
+            message = f"an item is {found}; the metadata says {self._dtype} of {list(self._shape)}"
+            raise FormatError(message, file=self._reader.name)
+        if reader is self._reader:
             self._inner = node.source
-        return self._inner
+        return node.source
+
+
+def _at_hand(reader: ByteReader) -> ByteReader:
+    """Return a small item in memory, where a dozen reads would follow."""
+    return reader if reader.size > _SMALL else MemoryReader(reader.read(0, reader.size), reader.name)
 
 
 def read_object(reader: ByteReader, label: str) -> tuple[Tree, tuple[Finding, ...]]:
@@ -82,10 +93,8 @@ def read_object(reader: ByteReader, label: str) -> tuple[Tree, tuple[Finding, ..
     FormatError
         It is malformed or hostile; names the item.
     """
-    if reader.size <= _SMALL:  # one read, where there would be a dozen
-        reader = MemoryReader(reader.read(0, reader.size), reader.name)
     try:
-        return read_zip(reader)
+        return read_zip(_at_hand(reader))
     except FormatError as error:
         raise error.located(tensor=label) from None
 

@@ -31,9 +31,9 @@ class Dcp:
         self.package.save(state, storage_writer=writer, no_dist=True)
         return folder
 
-    def everything(self, folder: Path) -> Foreign:
-        """Return what `dcp_to_torch_save` makes of a directory."""
-        target = folder.with_name(f"{folder.name}.whole.pt")
+    def everything(self, folder: Path, place: Path | None = None) -> Foreign:
+        """Return what `dcp_to_torch_save` makes of a directory; `place` is where it may write."""
+        target = (place or folder.parent) / f"{folder.name}.whole.pt"
         self._utils.dcp_to_torch_save(folder, target)
         return self.torch.load(target, weights_only=False)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -13,6 +15,7 @@ from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.tree.nodes import Opaque
 from ckptfmt.tree.tensor import Tensor
 
+Foreign: TypeAlias = Any  # an object of a library without types
 GOLDEN = Path(__file__).resolve().parents[3] / "golden" / "dcp" / "2.13.0"
 EXPECTED: dict = json.loads((GOLDEN / "expected.json").read_text())
 WHOLE = [name for name in EXPECTED if not name.startswith("alone")]
@@ -89,3 +92,26 @@ def test_requires_grad_is_kept() -> None:
     assert {path: (tag.name, tag.attributes) for path, tag in tags.items()} == {
         "parameter": ("torch.Tensor", {"requires_grad": True})
     }
+
+
+def test_a_part_is_converted_by_its_path_and_missing_files_are_named(tmp_path: Path) -> None:
+    """What public reports of directories of ranks ask for: the model alone, and no silence about files."""
+    report = ckptfmt.convert(GOLDEN / "fsdp2-4", tmp_path / "model.pt", include="model")
+    assert report.same_root
+    assert (report.tensors, len(report.dropped)) == (5, 33)
+    shutil.copytree(GOLDEN / "fsdp2-4", tmp_path / "a")
+    (tmp_path / "a" / "__1_0.distcp").unlink()
+    with pytest.raises(ckptfmt.MissingFileError, match=r"__1_0\.distcp \(17 items, .* among them\)"):
+        ckptfmt.read(tmp_path / "a")
+
+
+@pytest.mark.framework
+def test_pytorch_loads_what_was_converted(dcp: Foreign, tmp_path: Path) -> None:
+    """FSDP2 and Adam on four ranks, to one directory without ranks: PyTorch reads the same of both."""
+    ckptfmt.convert(GOLDEN / "fsdp2-4", tmp_path / "a", to="dcp")
+    found, wanted = dcp.everything(tmp_path / "a"), dcp.everything(GOLDEN / "fsdp2-4", tmp_path)
+    assert found["optim"]["param_groups"] == wanted["optim"]["param_groups"]
+    for name, tensor in wanted["model"].items():
+        assert dcp.torch.equal(found["model"][name], tensor)
+        for kind, state in wanted["optim"]["state"][name].items():
+            assert dcp.torch.equal(found["optim"]["state"][name][kind], state)
