@@ -16,10 +16,13 @@ from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.registry import read_foreign
 from ckptfmt.storage.reader import MemoryReader
 from tools.fuzz.bundles import BUNDLES
+from tools.fuzz.chainer import CHAINER
 from tools.fuzz.dcp import DCP
 from tools.fuzz.native import NATIVE
+from tools.fuzz.object_graphs import OBJECT_GRAPHS
 from tools.fuzz.old_torch import OLD_TORCH
 from tools.fuzz.oracles import equal_to_numpy, equal_to_safetensors, equal_to_zipfile, reads_alike
+from tools.fuzz.programs import PROGRAMS
 from tools.fuzz.real_torch import REAL_TORCH
 from tools.fuzz.structure import mutate_npy, mutate_pickle, mutate_safetensors, mutate_zip
 from tools.fuzz.target import SENTINEL, Target, archive, as_json, state
@@ -212,7 +215,10 @@ TARGETS: dict[str, Target] = {
         Target("safetensors", _safetensors_seeds, _safetensors, mutate_safetensors),
         Target("safetensors-index", _index_seeds, _index, as_json(b"")),
         *OLD_TORCH,
+        *PROGRAMS,
         *BUNDLES,
+        *CHAINER,
+        *OBJECT_GRAPHS,
         *DCP,
         *NATIVE,
         Target("detect", _detect_seeds, _detect, mutate_zip),
