@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.framework
 class TestChainerHdf5(FormatTests):
     name = "chainer-hdf5"
     suffix = ".h5"

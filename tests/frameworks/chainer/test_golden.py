@@ -51,6 +51,7 @@ def test_every_array_of_a_file_is_what_numpy_reads(name: str) -> None:
         assert leaves(checkpoint.tree) == len(found)
 
 
+@pytest.mark.framework
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith(".h5")])
 def test_every_dataset_of_a_file_is_what_h5py_reads(name: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
@@ -64,6 +65,7 @@ def test_every_dataset_of_a_file_is_what_h5py_reads(name: str, tmp_path: Path) -
             assert not checkpoint.findings
 
 
+@pytest.mark.framework
 def test_the_two_kinds_of_file_hold_one_tree() -> None:
     pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
     for stem in ("model", "optimizer"):

@@ -10,6 +10,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.errors import ConversionError
+from ckptfmt.registry import adapt as registry_adapt
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.walk import leaves
 from tests.frameworks.chainer.test_judges import OPTIMIZERS, VOLATILE, assert_same, run, save, stepped
@@ -111,6 +112,49 @@ def test_a_restored_trainer_goes_on_to_the_same_bits(
     assert later.updater.get_optimizer("main").momentum == 0.8
     run(later, chainer, 12)
     assert_same(chainer, whole, later, but=VOLATILE)
+
+
+def test_master_copies_in_single_precision_come_back(
+    tmp_path: Path, chainer: ModuleType, live: Foreign
+) -> None:
+    """Rules that update halves keep a copy that no snapshot has."""
+
+    def made(seed: int) -> tuple[Foreign, Foreign]:
+        np.random.seed(seed)  # noqa: NPY002
+        with chainer.using_config("dtype", np.float16):
+            model = chainer.links.Classifier(chainer.links.Linear(4, 3))
+        optimizer = chainer.optimizers.MomentumSGD(lr=0.01)
+        optimizer.setup(model)
+        optimizer.use_fp32_update()
+        return model, optimizer
+
+    x, t = np.random.default_rng(0).random((5, 4)).astype("f2"), np.arange(5, dtype="i4") % 3
+    model, optimizer = made(0)
+    for _ in range(5):
+        optimizer.update(model, x, t)
+    tree = through(ckptfmt_tree([live.capture(model), live.capture(optimizer)]), tmp_path / "native")
+    other, later = made(1)
+    live.restore(tree, [other, later])
+    for _ in range(5):
+        optimizer.update(model, x, t)
+        later.update(other, x, t)
+    assert_same(chainer, model, other)
+    assert_same(chainer, optimizer, later)
+
+
+def test_what_chainermn_wraps_around_an_optimizer_is_looked_through(
+    chainer: ModuleType, live: Foreign
+) -> None:
+    optimizers = pytest.importorskip("chainermn.optimizers", reason="Chainer is not installed")
+    plain = chainer.optimizers.Adam()
+    stepped(chainer, plain)
+    wrapped = optimizers._MultiNodeOptimizer(plain, None, zero_fill=False)
+    assert ckptfmt.digest(live.capture(wrapped)).root == ckptfmt.digest(live.capture(plain)).root
+    found, _ = as_tree({"optimizer": wrapped}, adapt=registry_adapt)
+    assert isinstance(found, dict)
+    plain.alpha = 0.5
+    live.restore(found["optimizer"], wrapped)
+    assert plain.alpha == 0.001
 
 
 def test_a_snapshots_tree_is_taken_without_settings(
