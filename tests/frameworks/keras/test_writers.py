@@ -65,7 +65,7 @@ def _tags(tree: Tree) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "hdf5", "torch", "tensorflow"])
 def test_a_file_of_keras_comes_back_from_poorer_containers(kind: str, tmp_path: Path) -> None:
-    """The structure note of those keeps the tree and its tags; a pickle keeps classes of Python's own only."""
+    """The structure note of those keeps the tree and its tags; a pickle keeps Python's own classes."""
     source = GOLDEN / "3.15.1" / "rnn.keras"
     ckptfmt.convert(source, tmp_path / "between", to=kind)
     ckptfmt.convert(tmp_path / "between", tmp_path / "back.keras")
