@@ -8,6 +8,7 @@
 - `carried`: how PyTorch can hold a tensor, and the bytes of its storage;
 - `emit_tensors`, `emit`: a tree to a pickle and its storages;
 - `writer`, `stream_writer`: a tree to a file, new or old, that `torch.load(weights_only=True)` reads;
+- `dcp`: directories of torch.distributed.checkpoint, read and written;
 - `state`, `objects`: a tree to plain objects and tensors in memory;
 - `restoring`, `live`: modules, optimizers and tensors in memory, to a tree and back.
 """
