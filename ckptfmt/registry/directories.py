@@ -40,6 +40,7 @@ _FILES = (
     ".safetensors.index.json",
 )
 _OF_A_RANK = re.compile(r"[^.]+\.[0-9]{1,9}\.[0-9]{1,15}|.*[0-9]\.[0-9]{1,9}")
+_SNAPSHOT = re.compile(r"snapshot_iter_[0-9]+")
 _TRIED = 3
 _SHOWN = 5
 _LOOKED_AT = 1000
@@ -131,7 +132,7 @@ def _distributed(names: list[str]) -> Format | tuple[str, str]:
 def _folder(place: Directory, names: list[str]) -> tuple[str, str]:
     if not names:
         return "an empty directory", "There is no checkpoint in it."
-    found = [name for name in names if name.lower().endswith(_FILES)]
+    found = [name for name in names if name.lower().endswith(_FILES) or _SNAPSHOT.fullmatch(name)]
     found += [name for name in names[:_LOOKED_AT] if name[0] != "." and is_checkpoint(place, name)]
     if not found:
         return "a directory without a checkpoint that we know", "Give a file, or a checkpoint's directory."

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.noted.note import NOTE
-from ckptfmt.errors import FormatError
+from ckptfmt.errors import FormatError, TreeError
 from ckptfmt.frameworks.chainer.hierarchy import nested
 from ckptfmt.frameworks.chainer.members import MARK, equal
 from ckptfmt.frameworks.chainer.npz import ChainerNpz, step_of
 from ckptfmt.frameworks.chainer.ranks import chosen_set, leftovers, rank_files
 from ckptfmt.storage.directory import Directory
+from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.findings import Finding, Severity
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key
 
-__all__ = ["read"]
+__all__ = ["of_rank", "read"]
 
 _SMALL = 4096
 _REPLICATED = ("updater/model:", "updater/optimizer:")
@@ -63,9 +64,11 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """
     where = Path(path)
     given = None if where.is_dir() else where.name
+    if given is not None:
+        FileReader(where).close()  # tells whether there is such a file
     with ExitStack() as stack:
         place = stack.enter_context(Directory(where if given is None else where.parent))
-        names = place.names() if given is None else sorted({*place.names(), given})
+        names = place.names()
         files = rank_files(names, lambda name: _recorded(place, name))
         found = chosen_set(files, given, file=place.path)
         opened = {
@@ -75,6 +78,29 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         findings = (*found.findings, *leftovers(names), *_checked_steps(opened, found), *findings)
         closing = stack.pop_all()
     return Checkpoint(tree, format="chainermn", findings=findings, step=found.iteration, close=closing.close)
+
+
+def of_rank(tree: Tree, rank: int) -> Tree:
+    """Return the snapshot of one rank out of the tree of all, as ``chainer-npz`` writes it.
+
+    Raises
+    ------
+    TreeError
+        It is no such tree, or has no such rank.
+    """
+    ranks = tree.get("ranks") if isinstance(tree, dict) else None
+    own = ranks.get(rank) if isinstance(ranks, dict) else None
+    if not isinstance(tree, dict) or "shared" not in tree or own is None:
+        raise TreeError(f"this is not the tree of several ranks, or rank {rank} is not among them")
+    return _merged(tree["shared"], own)
+
+
+def _merged(one: Tree, two: Tree) -> Tree:
+    """Return the mappings of two trees as one; a leaf is in one of them only."""
+    if not isinstance(one, dict) or not isinstance(two, dict):
+        raise TreeError("the tree of several ranks holds something twice")
+    both = {**one, **two}
+    return {key: _merged(one[key], two[key]) if key in one and key in two else both[key] for key in both}
 
 
 def _recorded(place: Directory, name: str) -> int | None:

@@ -120,3 +120,12 @@ def test_what_is_written_again_has_the_same_arrays_and_no_note(name: str, codec:
             assert found[key].shape == wanted[key].shape
             assert found[key].dtype == object or found[key].tobytes() == wanted[key].tobytes()
             assert found[key].dtype != object or found[key][()] is None
+
+
+def test_a_directory_of_snapshots_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    for step in (3, 6):
+        (tmp_path / f"snapshot_iter_{step}").write_bytes((GOLDEN / SNAPSHOTS[0]).read_bytes())
+    with pytest.raises(
+        ckptfmt.UnknownFormatError, match=r"snapshot_iter_3.*snapshot_iter_6.*Give one of them"
+    ):
+        ckptfmt.detect(tmp_path)

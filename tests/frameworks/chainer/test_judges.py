@@ -254,3 +254,28 @@ def test_a_snapshot_that_went_through_our_format_resumes_to_the_same_bits(
     run(later, chainer, 9)
     assert later.updater.iteration == 9
     assert_same(chainer, whole, later, but=VOLATILE)
+
+
+def test_a_snapshot_in_hdf5_is_told_and_resumes_from_either_kind_of_file(
+    tmp_path: Path, chainer: ModuleType
+) -> None:
+    """Chainer can save a trainer so where no extension holds text."""
+    pytest.importorskip("h5py", reason="reading HDF5 needs h5py (the extra chainer)")
+
+    def trainer() -> Foreign:
+        made = trainer_of(chainer, chainer.optimizers.MomentumSGD(), tmp_path / "out", fresh=False)
+        del made._extensions["LogReport"]
+        return made
+
+    first = trainer()
+    run(first, chainer, 4)
+    save(chainer, tmp_path / "snapshot", first, "chainer-hdf5")
+    assert ckptfmt.detect(tmp_path / "snapshot").name == "chainer-hdf5"
+    with ckptfmt.read(tmp_path / "snapshot") as checkpoint:
+        assert checkpoint.step == 4
+    for kind in KINDS:
+        ckptfmt.convert(tmp_path / "snapshot", tmp_path / kind, to=kind, strict=True)
+        assert ckptfmt.detect(tmp_path / kind).name == kind
+        later = trainer()
+        load(chainer, tmp_path / kind, later, kind)
+        assert_same(chainer, first.updater, later.updater)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.frameworks.chainer.multinode import of_rank
 from tests.frameworks.chainer.test_golden import EXPECTED, GOLDEN, at, described
 
 if TYPE_CHECKING:
@@ -180,6 +181,28 @@ def test_a_damaged_file_of_one_rank_is_named(kind: str, place: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ckptfmt.FormatError, match=name(kind, 1, 4).replace(".", r"\.")):
         ckptfmt.read(place)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_snapshot_of_one_rank_is_written_again_as_it_was(kind: str, rank: int, tmp_path: Path) -> None:
+    with ckptfmt.read(GOLDEN / kind) as checkpoint:
+        ckptfmt.write(of_rank(checkpoint.tree, rank), tmp_path / "one", to="chainer-npz", strict=True)
+        with pytest.raises(ckptfmt.TreeError, match="rank 2"):
+            of_rank(checkpoint.tree, 2)
+    with ckptfmt.read(tmp_path / "one") as one, ckptfmt.read(GOLDEN / kind / name(kind, rank, 4)) as own:
+        assert one.format == own.format == "chainer-npz"
+        assert ckptfmt.digest(one).root == ckptfmt.digest(own).root
+
+
+def test_what_is_named_like_a_rank_and_is_no_file_is_refused(kind: str, place: Path) -> None:
+    (place / name(kind, 1, 6)).mkdir()
+    (place / name(kind, 0, 6)).symlink_to("nowhere")
+    with pytest.raises(ckptfmt.CkptError):
+        ckptfmt.read(place)
+    with pytest.raises(ckptfmt.NotFoundError):
+        ckptfmt.read(place / name(kind, 0, 7), format="chainermn")
+    with pytest.raises(ckptfmt.FormatError, match="not named"):
+        ckptfmt.read(GOLDEN / "model.npz", format="chainermn")
 
 
 def test_a_set_is_converted_and_cannot_be_written(tmp_path: Path) -> None:
