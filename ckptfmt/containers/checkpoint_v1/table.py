@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SliceSource", "TableFile"]
 
 _LARGE = 4 << 20
+_MOST = 1 << 31  # bytes of a block: it closes after the message that fills it, and none is longer
 
 
 class TableFile:
@@ -64,7 +65,7 @@ class TableFile:
         if self._head is None:
             raise FormatError("a table without the list of its tensors", file=self.name)
         view = self._mapped(self._head, verify=self._head.size <= _LARGE)
-        block = read_block(self._reader, self._head) if view is None else view
+        block = read_block(self._reader, self._head, most=_MOST) if view is None else view
         key, value = next(entries(block, file=self.name, offset=self._head.offset), (None, block))
         if key != b"":
             raise FormatError("a table without the list of its tensors", file=self.name)
@@ -89,7 +90,7 @@ class TableFile:
         if self._block is None or self._block[0] != handle:
             self._block = None
             view = self._mapped(handle, verify=True)
-            block = read_block(self._reader, handle) if view is None else view
+            block = read_block(self._reader, handle, most=_MOST) if view is None else view
             self._block = (handle, block, dict(entries(block, file=self.name, offset=handle.offset)))
         return self._block[1:]
 

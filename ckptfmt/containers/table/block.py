@@ -14,17 +14,26 @@ import numpy as np
 from ckptfmt.containers.crc32c import mask, update
 from ckptfmt.containers.protobuf import varint_at
 from ckptfmt.containers.table.snappy import decompress
-from ckptfmt.errors import ChecksumError, FormatError, TruncatedError, UnsupportedVersionError
+from ckptfmt.errors import (
+    ChecksumError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ckptfmt.storage.reader import ByteReader
 
-__all__ = ["TRAILER", "Handle", "check_block", "entries", "read_block"]
+__all__ = ["MAX_BLOCK", "TRAILER", "Handle", "check_block", "entries", "read_block"]
 
 TRAILER = 5
 """Bytes after a block: its kind, and a checksum."""
+
+MAX_BLOCK = 64 << 20
+"""Greatest block that is read at once, and that one is decompressed to; writers close theirs at 256 KiB."""
 
 _STORED, _SNAPPY = 0, 1
 _PIECE = 4 << 20
@@ -37,11 +46,20 @@ class Handle(NamedTuple):
     size: int
 
 
-def read_block(reader: ByteReader, handle: Handle) -> memoryview:
+def read_block(reader: ByteReader, handle: Handle, *, most: int = MAX_BLOCK) -> memoryview:
     """Return a block's bytes, verified and as they were before they were compressed.
+
+    Parameters
+    ----------
+    reader : ByteReader
+    handle : Handle
+    most : int
+        Bytes that it may have, before and after.
 
     Raises
     ------
+    LimitError
+        It has more.
     ChecksumError
         Its bytes are not those that were written.
     UnsupportedVersionError
@@ -49,6 +67,9 @@ def read_block(reader: ByteReader, handle: Handle) -> memoryview:
     FormatError
         It cannot be decompressed.
     """
+    if handle.size > most:
+        message = f"a block of {handle.size} bytes; at most {most}"
+        raise LimitError(message, file=reader.name, offset=handle.offset)
     data = memoryview(reader.read(handle.offset, handle.size + TRAILER))
     _check(update(0, data[: handle.size + 1]), data[handle.size + 1 :], reader, handle)
     kind, data = data[handle.size], data[: handle.size]
@@ -58,7 +79,7 @@ def read_block(reader: ByteReader, handle: Handle) -> memoryview:
         message = f"a block of kind {kind}: only 0 (as it is) and 1 (snappy) are read"
         raise UnsupportedVersionError(message, file=reader.name, offset=handle.offset)
     try:
-        return memoryview(decompress(data))
+        return memoryview(decompress(data, most=most))
     except FormatError as error:
         message = f"a block cannot be decompressed: {error.message}"
         raise type(error)(message, file=reader.name, offset=handle.offset) from None

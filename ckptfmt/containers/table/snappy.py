@@ -7,18 +7,26 @@ Bounded by the declared length, which itself is bounded by what so many bytes ca
 from __future__ import annotations
 
 from ckptfmt.containers.protobuf import varint_at
-from ckptfmt.errors import FormatError, TruncatedError
+from ckptfmt.errors import FormatError, LimitError, TruncatedError
 
 __all__ = ["decompress"]
 
 _MOST_PER_BYTE = 32  # a copy of 64 bytes takes at least two
 
 
-def decompress(data: memoryview) -> bytes:
+def decompress(data: memoryview, *, most: int) -> bytes:
     """Return what compressed bytes stand for.
+
+    Parameters
+    ----------
+    data : memoryview
+    most : int
+        Bytes that it may be.
 
     Raises
     ------
+    LimitError
+        It is more.
     TruncatedError
         They end too early.
     FormatError
@@ -27,6 +35,8 @@ def decompress(data: memoryview) -> bytes:
     size, at = varint_at(data, 0)
     if size > _MOST_PER_BYTE * len(data):
         raise FormatError(f"{len(data)} compressed bytes cannot stand for {size}", offset=0)
+    if size > most:
+        raise LimitError(f"{size} bytes when decompressed; at most {most}", offset=0)
     out = bytearray()
     while at < len(data):
         start, tag = at, data[at]

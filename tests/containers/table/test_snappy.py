@@ -6,7 +6,7 @@ import pytest
 
 from ckptfmt.containers.protobuf import varint
 from ckptfmt.containers.table.snappy import decompress
-from ckptfmt.errors import FormatError, TruncatedError
+from ckptfmt.errors import FormatError, LimitError, TruncatedError
 
 
 def literal(data: bytes, width: int) -> bytes:
@@ -39,7 +39,7 @@ READ = {
 @pytest.mark.parametrize("case", READ)
 def test_every_kind_of_element_is_read(case: str) -> None:
     elements, plain = READ[case]
-    assert decompress(memoryview(varint(len(plain)) + elements)) == plain
+    assert decompress(memoryview(varint(len(plain)) + elements), most=1 << 20) == plain
 
 
 @pytest.mark.parametrize("case", [case for case in READ if case != "nothing"])
@@ -49,7 +49,7 @@ def test_what_is_cut_anywhere_is_refused(case: str) -> None:
     step = max(1, len(data) // 300)
     for length in {*range(0, len(data), step), *range(len(data) - 9, len(data))} - {-1, -2, -3, -4, -5, -6}:
         with pytest.raises(FormatError):
-            decompress(memoryview(data[:length]))
+            decompress(memoryview(data[:length]), most=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,9 @@ def test_what_is_cut_anywhere_is_refused(case: str) -> None:
 )
 def test_what_lies_is_refused(data: bytes, kind: type[FormatError]) -> None:
     with pytest.raises(kind):
-        decompress(memoryview(data))
+        decompress(memoryview(data), most=1 << 20)
+
+
+def test_more_than_is_allowed_is_refused_before_it_is_made() -> None:
+    with pytest.raises(LimitError, match="at most 9"):
+        decompress(memoryview(varint(10) + literal(bytes(10), 0)), most=9)

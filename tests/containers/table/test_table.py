@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,17 @@ from ckptfmt.containers.crc32c import masked
 from ckptfmt.containers.protobuf import varint
 from ckptfmt.containers.table.reader import MAGIC, Table
 from ckptfmt.containers.table.writer import encode_table
-from ckptfmt.errors import ChecksumError, FormatError, TruncatedError, UnsupportedVersionError
-from ckptfmt.storage.reader import MemoryReader
+from ckptfmt.errors import (
+    ChecksumError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from ckptfmt.storage.reader import FileReader, MemoryReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SMALL = [(b"", b"head"), (b"a", b"1"), (b"ab", b""), (b"abc/d", b"x" * 300), (b"b\xff\x00", b"2")]
 
@@ -201,3 +211,13 @@ def test_a_compressed_block_is_read() -> None:
     data = packed + b"\x01"
     block = data + struct.pack("<I", masked(data))
     assert items_of(with_index([block])) == [(b"a", b"x" * 64)]
+
+
+def test_a_block_of_a_sparse_file_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    size = 1 << 32
+    with path.open("wb") as file:
+        file.seek(size + 5)
+        file.write((handle(0, 0) + handle(0, size)).ljust(40, b"\0") + MAGIC)
+    with FileReader(path) as reader, pytest.raises(LimitError, match="at most"):
+        Table(reader)
