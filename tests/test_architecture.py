@@ -28,6 +28,7 @@ THIRD_PARTIES = {
     "rich": ("cli/",),
     "h5py": ("containers/hdf5/",),
     "chainer": ("frameworks/chainer/live.py",),
+    "tensorflow": ("frameworks/tensorflow/live.py",),
     "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
     "hypothesis": ("testing/",),  # for the tests of plug-ins

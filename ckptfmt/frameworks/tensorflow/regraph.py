@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.containers.noted.note import NOTE
 from ckptfmt.errors import FormatError
-from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY, VALUE, decode_graph, encode_graph
+from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY, VALUE, decode_graph, encode_graph, object_path
 from ckptfmt.frameworks.tensorflow.names import COUNTER, MODEL, OPTIMIZER, names_of, owner_of
 from ckptfmt.frameworks.tensorflow.nodes import same_text, storable
 from ckptfmt.frameworks.tensorflow.objects import GRAPH, PATHS, SLOTS, tree_of_names
@@ -19,7 +19,7 @@ from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import node_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from ckptfmt.frameworks.tensorflow.graph import Graph
     from ckptfmt.frameworks.tensorflow.names import Names
@@ -64,9 +64,11 @@ def regraphed(tree: Tree) -> Regraphed | None:
         return None
     if not graph:
         return None
-    values = {one.key: held.pop(one.place) for one in names.named if one.place in held}
+    places = _places(names, held, tree.get(PATHS))
+    values = {key: held[place] for key, place in places.items()}
+    held = {place: node for place, node in held.items() if place not in set(places.values())}
     others = {place: node for place, node in held.items() if place[0] == MODEL and _free(place[-1], values)}
-    keys: dict[Path, str] = {one.place: one.key for one in names.named if one.key in values}
+    keys: dict[Path, str] = {place: key for key, place in places.items()}
     keys |= {place: place[-1] for place in others}
     values |= {place[-1]: node for place, node in others.items()}
     keys |= {path: key for path, key in _tied(names) if key in values and _same(tree, path, values[key])}
@@ -89,9 +91,30 @@ def _held(tree: dict[Key, Tree]) -> Iterator[tuple[tuple[str, ...], Tree]]:
 
 def _told_keys(graph: Graph, held: Mapping[tuple[str, ...], Tree]) -> set[str]:
     """Return the keys that a graph tells; those of tables and the like, which go by them, the tree tells."""
-    others = {one.key for node in graph for one in node.attributes if one.name != VALUE}
-    found = {one.key for node in graph for one in node.attributes if one.name == VALUE}
-    return found | {place[-1] for place in held if owner_of(place[-1], others) is not None}
+    every = {one.key: one for node in graph for one in node.attributes}
+    found = {key for key, one in every.items() if one.name == VALUE or object_path(key) != key}
+    return found | {place[-1] for place in held if owner_of(place[-1], every) is not None}
+
+
+def _places(names: Names, held: Mapping[tuple[str, ...], Tree], paths: Tree) -> dict[str, tuple[str, ...]]:
+    """Return where the tree has the value of each key: where its name says, or where its path is tied to.
+
+    The name says it unless the bundle lacked a value, or had one besides, when it was read.
+    """
+    tied = {_identity(node): place for place, node in held.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for one in names.named:
+        node = paths.get(object_path(one.key)) if isinstance(paths, dict) else None
+        place = one.place
+        if node is not None and (place not in held or _identity(held[place]) != _identity(node)):
+            place = tied.get(_identity(node), place)
+        if place in held:
+            found[one.key] = place
+    return found
+
+
+def _identity(node: Tree) -> Hashable:
+    return node.identity if isinstance(node, Tensor) and node.identity is not None else id(node)
 
 
 def _free(name: str, values: Mapping[str, Tree]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.containers.bundle.writer import Item, write_bundle
 from ckptfmt.errors import (
     ChecksumError,
     CkptError,
@@ -178,9 +179,6 @@ def test_prefixes_with_odd_names_are_prefixes(tmp_path: Path) -> None:
 
 def test_a_graph_that_is_damaged_is_told_with_its_file(tmp_path: Path) -> None:
     key = "_CHECKPOINTABLE_OBJECT_GRAPH"
-    ckptfmt.write({"w": np.ones(2)}, tmp_path / "plain", to="tensorflow")
-    from ckptfmt.containers.bundle.writer import Item, write_bundle  # noqa: PLC0415 - what no writer of ours does
-
     graph = ckptfmt.Strings((), (b"\x0a\xff",))
     write_bundle(tmp_path / "x", [Item(key, graph)])
     with pytest.raises(CkptError) as caught:

@@ -9,7 +9,8 @@ import pytest
 
 import ckptfmt
 from ckptfmt.containers.bundle.reader import read_bundle
-from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY, decode_graph
+from ckptfmt.containers.bundle.writer import Item, write_bundle
+from ckptfmt.frameworks.tensorflow.graph import GRAPH_KEY, Attribute, Node, decode_graph, encode_graph
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.nodes import Tag
 
@@ -88,8 +89,6 @@ def test_nested_mappings_get_keys_as_tensorflow_spells_them_and_a_counter(tmp_pa
 
 def test_without_its_note_a_nested_tree_is_what_its_graph_tells(tmp_path: Path) -> None:
     ckptfmt.write({"m": {"w": np.ones(2)}, "n": 1}, tmp_path / "x", to="tensorflow")
-    from ckptfmt.containers.bundle.writer import Item, write_bundle  # noqa: PLC0415 - what no writer of ours does
-
     with read_bundle(tmp_path / "x") as bundle:
         items = [Item(name, entry.node) for name, entry in bundle.entries.items()]  # type: ignore[arg-type] # of a bundle
         changed = [item for item in items if item.name != "m/w" + SUFFIX]
@@ -138,6 +137,28 @@ def test_more_and_less_than_the_graph_knows_comes_back(prefix: str, golden: Path
 def _graph(prefix: Path) -> tuple[Any, ...]:
     with read_bundle(prefix) as bundle:
         return decode_graph(cast("ckptfmt.Strings", bundle.entries[GRAPH_KEY].node).values[0])  # type: ignore[arg-type] # bytes
+
+
+def test_no_value_changes_its_key_where_names_are_alike(tmp_path: Path) -> None:
+    """A key without an object that is called as a variable calls itself; one of two such is not there."""
+    variables = {"a": "raw", "b": "twice", "c": "twice", "d": "d"}
+    graph = encode_graph(
+        (
+            Node(children=tuple((name, at) for at, name in enumerate(variables, 1))),
+            *(
+                Node(attributes=(Attribute("VARIABLE_VALUE", full_name, name + SUFFIX),))
+                for name, full_name in variables.items()
+            ),
+        )
+    )
+    held = ["a" + SUFFIX, "b" + SUFFIX, "d" + SUFFIX, "raw"]
+    items = [Item(name, cast("ckptfmt.Tensor", as_tree(np.full(2, at))[0])) for at, name in enumerate(held)]
+    write_bundle(tmp_path / "x", [*items, Item(GRAPH_KEY, ckptfmt.Strings((), (graph,)))])
+    ckptfmt.convert(tmp_path / "x", tmp_path / "native")
+    assert ckptfmt.convert(tmp_path / "native", tmp_path / "y.index").same_root
+    with read_bundle(tmp_path / "y") as bundle:
+        found = {name: cast("ckptfmt.Tensor", bundle.entries[name].node).numpy().tolist() for name in held}
+    assert found == {name: [at, at] for at, name in enumerate(held)}
 
 
 def test_optimizers_are_left_out_by_name(golden: Path, tmp_path: Path) -> None:
