@@ -15,7 +15,7 @@ import numpy as np
 from ckptfmt.containers.noted.note import NOTE, encode_note, tree_of
 from ckptfmt.containers.noted.planning import Row, plan
 from ckptfmt.containers.npz_nodes import strings_fit
-from ckptfmt.errors import FormatError
+from ckptfmt.errors import FormatError, LimitError
 from ckptfmt.frameworks.chainer.hierarchy import joined, nested, parts_of
 from ckptfmt.tree.canonical import loads
 from ckptfmt.tree.findings import Finding, Severity
@@ -39,7 +39,7 @@ MARK = "ckptfmt.chainer"
 
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
-_MAX_NODES = 1 << 22
+_MAX_NODES = 1 << 21
 
 
 class Held(Protocol):
@@ -83,7 +83,8 @@ def members_of(tree: Tree, container: Container, *, texts: bool = True) -> Membe
     Raises
     ------
     TreeError, LimitError
-        As `ckptfmt.containers.noted.planning.plan`.
+        As `ckptfmt.containers.noted.planning.plan`; LimitError also where shared containers make more than
+        2^21 names.
     """
     flat = joined(tree)
     if flat is not None and _is_simple(flat, container, texts=texts):
@@ -140,10 +141,7 @@ def _forced(tree: Tree, planned: Plan) -> bytes:
 
 
 def _repeated(tree: Tree, taken: set[str], container: Container) -> dict[str, Tree]:
-    """Return what is written beside the tensors of a tree that has a note, sorted by name.
-
-    Nothing, where shared containers make it too much.
-    """
+    """Return what is written beside the tensors of a tree that has a note, sorted by name."""
     found: dict[str, Tree] = {}
     groups = {group for name in taken for group in _above(name)}
     names = {NOTE, MARK, *taken}
@@ -172,7 +170,7 @@ def _reachable(tree: Tree) -> list[tuple[Path, Tree]]:
         path, node = stack.pop()
         count += 1
         if count > _MAX_NODES:
-            return []
+            raise LimitError(f"the tree expands to more than {_MAX_NODES} names")
         if isinstance(node, dict):
             stack += [((*path, key), child) for key, child in node.items() if type(key) is str]
         elif isinstance(node, list):

@@ -131,6 +131,17 @@ def test_a_note_is_ignored_where_anything_beside_it_is_otherwise(
         assert isinstance(checkpoint["list"], dict)
 
 
+def test_names_without_end_are_refused_and_in_a_file_make_its_note_worthless(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared containers let a small tree have many names."""
+    monkeypatch.setattr("ckptfmt.frameworks.chainer.members._MAX_NODES", 5)
+    with pytest.raises(ckptfmt.LimitError, match="more than 5 names"):
+        ckptfmt.write(TREE, tmp_path / "other.npz", to="chainer-npz")
+    with ckptfmt.read(path) as checkpoint:
+        assert [finding.kind for finding in checkpoint.findings] == ["note-mismatch"]
+
+
 def test_a_file_without_the_mark_has_no_note(path: Path) -> None:
     contents = members(path)
     del contents["ckptfmt.chainer.npy"]
