@@ -18,6 +18,7 @@ from ckptfmt.storage.reader import MemoryReader
 from tools.fuzz.bundles import BUNDLES
 from tools.fuzz.chainer import CHAINER
 from tools.fuzz.dcp import DCP
+from tools.fuzz.keras import KERAS
 from tools.fuzz.native import NATIVE
 from tools.fuzz.object_graphs import OBJECT_GRAPHS
 from tools.fuzz.old_torch import OLD_TORCH
@@ -220,6 +221,7 @@ TARGETS: dict[str, Target] = {
         *CHAINER,
         *OBJECT_GRAPHS,
         *DCP,
+        *KERAS,
         *NATIVE,
         Target("detect", _detect_seeds, _detect, mutate_zip),
         REAL_TORCH,
