@@ -37,6 +37,7 @@ MAX_ATTRIBUTE = 64_000
 """Greatest size of an attribute in bytes: what fits into an object header of 64 KiB beside its name."""
 
 _ALIGNMENT = 64
+_ALIGNED_FROM = 256  # bytes; with less, the library searches the gaps it leaves, in quadratic time
 _CHUNK = 1 << 20
 _LEVEL = 4  # of deflate, as Chainer has it (chainer/serializers/hdf5.py)
 _POINTER = 16  # what a string of any length takes where it is used
@@ -72,7 +73,7 @@ class Hdf5Writer:
         access = h5p.create(h5p.FILE_ACCESS)
         access.set_fclose_degree(h5f.CLOSE_STRONG)
         access.set_libver_bounds(h5f.LIBVER_V18, h5f.LIBVER_V18)
-        access.set_alignment(1, _ALIGNMENT)
+        access.set_alignment(_ALIGNED_FROM, _ALIGNMENT)
         access.set_fileobj_driver(h5fd.fileobj_driver, file)
         creation = h5p.create(h5p.FILE_CREATE)
         creation.set_obj_track_times(False)
