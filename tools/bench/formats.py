@@ -221,7 +221,7 @@ def main() -> None:
     """Measure the cases asked for."""
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(prog="python -m tools.bench.formats", description=__doc__)
-    parser.add_argument("cases", nargs="*", default=names, choices=[*names, []], metavar="CASE")
+    parser.add_argument("cases", nargs="*", default=[], choices=[*names, []], metavar="CASE")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=1024, help="MiB of tensors in each file")
     parser.add_argument("--place", type=Path, help="a directory on the file system to measure")
@@ -233,7 +233,7 @@ def main() -> None:
     print(f"ckptfmt {ckptfmt.__version__}, numpy {np.__version__}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory(dir=options.place or Path.cwd(), prefix=".bench-") as place:
         for case in CASES:
-            if case.name not in options.cases:
+            if options.cases and case.name not in options.cases:
                 continue
             try:
                 table = measured(case, state, Path(place), rounds=options.rounds)
