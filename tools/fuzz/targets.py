@@ -18,6 +18,7 @@ from ckptfmt.storage.reader import MemoryReader
 from tools.fuzz.bundles import BUNDLES
 from tools.fuzz.chainer import CHAINER
 from tools.fuzz.dcp import DCP
+from tools.fuzz.hdf5 import HDF5
 from tools.fuzz.keras import KERAS
 from tools.fuzz.native import NATIVE
 from tools.fuzz.object_graphs import OBJECT_GRAPHS
@@ -222,6 +223,7 @@ TARGETS: dict[str, Target] = {
         *OBJECT_GRAPHS,
         *DCP,
         *KERAS,
+        *HDF5,
         *NATIVE,
         Target("detect", _detect_seeds, _detect, mutate_zip),
         REAL_TORCH,
