@@ -1,10 +1,11 @@
 """Fuzzing of Chainer's files: names, notes and what repeats them, and the files of several ranks.
 
-What is read must come back the same when it is written again.
+What is read must come back the same when it is written again: one in eight is.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,8 @@ def _run(data: bytes, place: Path) -> None:
     path = place / "input.npz"
     path.write_bytes(data)
     reads_alike(lambda: read_foreign(path, "chainer-npz"), place, data)
+    if zlib.crc32(data) % 8:
+        return
     with read_foreign(path, "chainer-npz") as checkpoint:
         ckptfmt.write(checkpoint.tree, place / "again", to="chainer-npz", overwrite=True)
         with read_foreign(place / "again", "chainer-npz") as again:
@@ -61,8 +64,10 @@ def _rank_seeds(place: Path) -> list[bytes]:
 
 
 def _ranks(data: bytes, place: Path) -> None:
-    folder = fresh(place / "ranks")
-    (folder / "run.0.4").write_bytes(_snapshot(place, 0))
+    folder = place / "ranks"
+    if not folder.exists():
+        fresh(folder)
+        (folder / "run.0.4").write_bytes(_snapshot(place, 0))
     (folder / "run.1.4").write_bytes(data)
     reads_alike(lambda: read_foreign(folder, "chainermn"), place, data)
 
