@@ -6,7 +6,9 @@
 - `keys`: under which key the table holds a slice;
 - `strings`: tensors of strings, and of variants;
 - `sources`: data that is verified before it is handed out;
-- `reader`, `writer`: a whole bundle.
+- `entries`: a tensor of an open bundle;
+- `reader`, `writer`: a whole bundle;
+- `placing`: files that take their places together.
 
 A bundle holds named arrays; which object of a program they belong to is not known here.
 """

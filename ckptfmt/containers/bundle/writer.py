@@ -1,44 +1,53 @@
 """A bundle, written: data streamed with its checksums, the table last, for it is what makes a bundle.
 
-All files are made beside their targets and synced before the first takes its place; the table does so after
-all data. A bundle that is overwritten is damaged, and says so when read, only if the system stops between
-these renames. Bytes are a pure function of the items. Source: ``tensor_bundle/tensor_bundle.cc``.
+How files take their places is `placing`'s. Bytes are a pure function of the items. Source:
+``tensorflow/core/util/tensor_bundle/tensor_bundle.cc``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ckptfmt.containers.bundle.kinds import STRING, VARIANT, number_of
-from ckptfmt.containers.bundle.messages import Entry, Header, Versions, encode_entry, encode_header
+from ckptfmt.containers.bundle.messages import (
+    Entry,
+    Header,
+    Versions,
+    decode_header,
+    encode_entry,
+    encode_header,
+)
 from ckptfmt.containers.bundle.names import VARIANT_NAME, VERSION, data_name, index_name
+from ckptfmt.containers.bundle.placing import placing
 from ckptfmt.containers.bundle.strings import encode_strings, encode_variants, encoded_size
 from ckptfmt.containers.crc32c import mask, update
 from ckptfmt.containers.noted.planning import pieces
+from ckptfmt.containers.table.reader import Table
 from ckptfmt.containers.table.writer import encode_table
-from ckptfmt.errors import ConversionError, TreeError
-from ckptfmt.storage.replace import replacing
+from ckptfmt.errors import CkptError, ConversionError, TreeError
+from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.nodes import Opaque, Strings
 from ckptfmt.tree.source import unpack
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
+    from typing import BinaryIO
 
+    from ckptfmt.storage.system import System
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["Item", "write_bundle"]
 
 _MAX_NDIM = 254
 _PIECE = 4 << 20
+_MOST_OLD = 100_000  # file numbers have five digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ def write_bundle(
     *,
     overwrite: bool = False,
     shard_size: int | None = None,
+    system: System | None = None,
 ) -> None:
     """Write a bundle: ``<prefix>.index`` and ``<prefix>.data-?????-of-?????``.
 
@@ -85,6 +95,7 @@ def write_bundle(
         Whether files of these names may be replaced. Files of data that only the old bundle had are removed.
     shard_size : int, optional
         A file of data is closed before the tensor that would make it longer than that, in bytes.
+    system : System, optional
 
     Raises
     ------
@@ -100,38 +111,28 @@ def write_bundle(
     shards = _shards([_row(item) for item in items], shard_size)
     _check_unique([row for shard in shards for row in shard])
     header = Header(len(shards), versions=Versions(producer=VERSION))
-    paths = [data_name(prefix, number, len(shards)) for number in range(len(shards))]
-    with contextlib.ExitStack() as stack:
-        # left in reverse order: the table is entered first, so that it takes its place last
-        index = stack.enter_context(replacing(index_name(prefix), overwrite=overwrite))
+    names = [data_name(prefix, number, len(shards)) for number in range(len(shards))]
+    with placing(index_name(prefix), overwrite=overwrite, system=system) as place:
         entries: dict[bytes, Entry] = {}
-        for number, (path, shard) in enumerate(zip(paths, shards, strict=True)):
-            file = stack.enter_context(replacing(path, overwrite=overwrite))
-            entries |= _written(file, shard, number)
-            _sync(file)
+        for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
+            entries |= _written(place.file(name), shard, number)
         rows = sorted((key, encode_entry(entry)) for key, entry in entries.items())
         for piece in encode_table([(b"", encode_header(header)), *rows]):
-            index.write(piece)
-        _sync(index)
-    if overwrite:
-        _remove_others(prefix, paths)
+            place.record.write(piece)
+        if overwrite:
+            place.remove_afterwards(_old_names(prefix) - set(names))
 
 
-def _sync(file: BinaryIO) -> None:
-    """Bring a file to the disk before others take their places, so that these come right after each other."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _remove_others(prefix: str | os.PathLike[str], paths: Sequence[str]) -> None:
-    """Remove what only a bundle that was overwritten had; what cannot be removed stays."""
-    stem = Path(index_name(prefix).removesuffix(".index"))
-    name = re.compile(re.escape(stem.name) + r"\.data-[0-9]{5}-of-[0-9]{5}")
-    kept = {Path(path).name for path in paths}
-    with contextlib.suppress(OSError):
-        for found in list(stem.parent.iterdir()):
-            if name.fullmatch(found.name) and found.name not in kept:
-                found.unlink()
+def _old_names(prefix: str | os.PathLike[str]) -> set[str]:
+    """Return the files of data of the bundle that is there; none where there is no bundle."""
+    try:
+        with FileReader(index_name(prefix), mapped=False) as reader:
+            _, value = next(Table(reader).items(), (b"", memoryview(b"")))
+            shards = decode_header(value).shards
+    except CkptError:
+        return set()
+    names = (data_name(prefix, number, shards) for number in range(min(shards, _MOST_OLD)))
+    return {name for name in names if Path(name).exists()}
 
 
 # ---------------------------------------------------------------------- rows and shards

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, Literal
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +13,17 @@ from ckptfmt.containers.bundle import writer
 from ckptfmt.containers.bundle.kinds import NAMES, dtype_of_number, number_of, tag_of_number
 from ckptfmt.containers.bundle.reader import read_bundle
 from ckptfmt.containers.bundle.writer import Item, write_bundle
-from ckptfmt.errors import ChecksumError, ConversionError, ExistsError, NotFoundError, TreeError
+from ckptfmt.errors import (
+    ChecksumError,
+    ConversionError,
+    ExistsError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+    TreeError,
+)
 from ckptfmt.storage.system import System
+from ckptfmt.testing.faults import Fault, FaultySystem
 from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype
 from ckptfmt.tree.nodes import Opaque, Strings, Tag
 from ckptfmt.tree.source import BytesSource
@@ -216,6 +226,51 @@ def test_the_table_takes_its_place_last(tmp_path: Path, monkeypatch: pytest.Monk
     write_bundle(tmp_path / "x", items_of(3), shard_size=1, overwrite=True)
     assert len(order) == 4
     assert order[-1] == "x.index"
+
+
+def outcome(prefix: Path) -> list[float] | None:
+    """What is read of a bundle, or None where it is damaged."""
+    try:
+        return values_of(prefix)
+    except FormatError:
+        return None
+
+
+CLEANING = {"unlink", "remove_directory"}
+
+
+@pytest.mark.parametrize("kind", ["error", "error-after"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_call_that_fails_leaves_the_old_or_the_new_or_says_so(
+    kind: Literal["error", "error-after"],
+    overwrite: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    counting = FaultySystem()
+    write_bundle(tmp_path / "count", items_of(2), shard_size=1, system=counting)
+    assert len(counting.calls) > 12
+    damaged = 0
+    for at in range(1, len(counting.calls) + 1):
+        place = tmp_path / f"{at}"
+        place.mkdir()
+        if overwrite:
+            write_bundle(place / "x", items_of(2), shard_size=1)
+        system = FaultySystem(Fault(kind, at, errno.EROFS))
+        error: StorageError | None = None
+        try:
+            write_bundle(place / "x", items_of(2, 10), shard_size=1, overwrite=overwrite, system=system)
+        except StorageError as caught:
+            error = caught
+        if error is None:
+            assert values_of(place / "x") == [10, 11]
+        elif not overwrite and not (place / "x.index").exists():
+            left = [path for path in place.iterdir() if ".data-" in path.name and path.name.startswith("x.")]
+            assert left == [] or system.calls[at - 1].name in CLEANING
+        else:
+            found = outcome(place / "x")
+            assert found in ([0, 1], [10, 11], None)
+            damaged += found is None
+    assert damaged <= 8 * overwrite  # calls from the first rename of two files of data to that of the table
 
 
 def test_a_parent_that_is_not_there_is_told(tmp_path: Path) -> None:
