@@ -82,10 +82,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """A key with the node and the attribute that it belongs to."""
+    """A key, the node that it belongs to, the path that it is made of, and what the variable calls itself."""
 
     key: str
     node: int
+    path: str
     full_name: str
 
 
@@ -113,7 +114,7 @@ def names_of(graph: Graph, keys: Collection[str]) -> Names:
         for one in owned.values()
     ]
     named += [Named(key, (MODEL, key)) for key in others]
-    by_node = {one.node: one.key for one in owned.values() if one.key.endswith(VALUE)}
+    by_node = {one.node: one.key for one in owned.values() if one.path != one.key}
     slots = tuple(
         (chosen[by_node[parameter]], name, by_node[variable])
         for parameter, name, variable in _slots(graph)
@@ -149,18 +150,20 @@ def _owned(graph: Graph, keys: Collection[str]) -> tuple[dict[str, _Owned], tupl
     owned: dict[str, _Owned] = {}
     for owner, (at, one) in attributes.items():
         for key in below.get(owner, ()):
-            owned[key] = _Owned(key, at, one.full_name if one.name == VALUE else "")
+            whole = key == owner  # else one of several values, which go by their keys
+            full_name = one.full_name if whole and one.name == VALUE else ""
+            owned[key] = _Owned(key, at, object_path(key) if whole else key, full_name)
     return owned, tuple(one for key, (_, one) in attributes.items() if key not in below)
 
 
 def _chosen(owned: dict[str, _Owned], others: list[str]) -> dict[str, str]:
     """Return a name for each key: all of them differ."""
     counts = Counter(one.full_name for one in owned.values())
-    paths = Counter(object_path(key) for key in owned)
+    paths = Counter(one.path for one in owned.values())
     taken = {*others, *owned}  # a full name that is another variable's key or path would not tell them apart
     chosen = {}
     for key, one in owned.items():
-        name, path = one.full_name, object_path(key)
+        name, path = one.full_name, one.path
         free = name not in taken and (name == path or name not in paths)
         if name and counts[name] == 1 and free:
             chosen[key] = name
