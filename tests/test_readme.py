@@ -48,7 +48,8 @@ def execute(command: str, folder: Path) -> str:
 
 
 def test_the_tour_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(ROOT / "examples" / "data" / "training.pt", tmp_path)
+    for name in ("training.pt", "snapshot_iter_3"):
+        shutil.copy(ROOT / "examples" / "data" / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     blocks = tour()
