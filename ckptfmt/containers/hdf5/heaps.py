@@ -1,8 +1,8 @@
-"""Global heaps, where strings of any length lie: checked before the HDF5 library sees one.
+"""Heaps, checked before the HDF5 library sees one; and the strings of any length in them, read by us.
 
-The library (1.14) trusts the lengths in a heap: one that is wrong makes it loop for ever or read beyond its
-memory. So each read that brings a heap into sight checks the whole of it first. Source: HDF5 File Format
-Specification 3.0, section III.E; hdf5 src/H5HGcache.c.
+The library (1.14) trusts the lengths in a global heap and the free list of a local one: wrong ones make it
+loop for ever or read beyond its memory. So each read that brings a heap into sight checks the whole of it
+first. Source: HDF5 File Format 3.0, sections III.D and III.E; hdf5 src/H5HGcache.c, H5HLcache.c.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["HeapGuard", "Heaps", "largest_object"]
 
 _MAGIC = b"GCOL\x01"
+_LOCAL_MAGIC = b"HEAP\0"
+_LOCAL = struct.Struct("<5s3xQQQ")  # length of the data, first free block in it, address
+_FREE = struct.Struct("<QQ")  # next free block, length
+_NO_MORE = 1
 _HEAD = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HH4xQ")
 _POINTER = struct.Struct("<LQL")
@@ -33,10 +37,13 @@ class HeapGuard:
     Parameters
     ----------
     reader : ByteReader
+    base : int
+        What addresses in the file are counted from.
     """
 
-    def __init__(self, reader: ByteReader) -> None:
+    def __init__(self, reader: ByteReader, base: int = 0) -> None:
         self._reader = reader
+        self._base = base
         self._checked: set[int] = set()
 
     def look(self, offset: int, data: memoryview) -> None:
@@ -52,10 +59,29 @@ class HeapGuard:
         end = offset + len(data)
         after = self._reader.read(end, min(reach, max(0, self._reader.size - end)))
         seen = b"".join((before, data, after))
-        at = seen.find(_MAGIC)
-        while at >= 0:
-            self._check(offset - len(before) + at)
-            at = seen.find(_MAGIC, at + 1)
+        for magic, check in ((_MAGIC, self._check), (_LOCAL_MAGIC, self._check_local)):
+            at = seen.find(magic)
+            while at >= 0:
+                check(offset - len(before) + at)
+                at = seen.find(magic, at + 1)
+
+    def _check_local(self, offset: int) -> None:
+        """Follow the free list of a local heap, as far as the library would; a name may look like a heap."""
+        if offset in self._checked or offset + _LOCAL.size > self._reader.size:
+            return
+        self._checked.add(offset)
+        _, size, block, address = _LOCAL.unpack(self._reader.read(offset, _LOCAL.size))
+        start = self._base + address
+        done: set[int] = set()
+        while (
+            block != _NO_MORE
+            and block + _FREE.size <= size
+            and start + block + _FREE.size <= self._reader.size
+        ):
+            if block in done:
+                _damaged(self._reader, offset)
+            done.add(block)
+            block, _ = _FREE.unpack(self._reader.read(start + block, _FREE.size))
 
     def _check(self, offset: int) -> None:
         if offset in self._checked:
@@ -70,7 +96,7 @@ class HeapGuard:
 
 
 def _damaged(reader: ByteReader, offset: int) -> None:
-    raise FormatError("a heap of strings whose lengths do not fit", file=reader.name, offset=offset)
+    raise FormatError("a heap whose lengths or free blocks do not fit", file=reader.name, offset=offset)
 
 
 def _size(head: bytes) -> int:

@@ -35,10 +35,10 @@ _FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, Arithmet
 class _Stream(io.RawIOBase):
     """A reader as a file object; beyond its end are zeros, as the library expects of its drivers."""
 
-    def __init__(self, reader: ByteReader) -> None:
+    def __init__(self, reader: ByteReader, base: int) -> None:
         super().__init__()
         self._reader = reader
-        self._guard = HeapGuard(reader)
+        self._guard = HeapGuard(reader, base)
         self._position = 0
 
     def readable(self) -> bool:
@@ -65,8 +65,14 @@ class _Stream(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(reader: ByteReader) -> Iterator[h5py.h5f.FileID]:
+def opened(reader: ByteReader, base: int) -> Iterator[h5py.h5f.FileID]:
     """Open a file in the library for the length of a block.
+
+    Parameters
+    ----------
+    reader : ByteReader
+    base : int
+        Where the superblock is.
 
     Raises
     ------
@@ -74,7 +80,7 @@ def opened(reader: ByteReader) -> Iterator[h5py.h5f.FileID]:
         The library does not open it.
     """
     with translated(reader.name):
-        file = h5py.File(_Stream(reader), "r")
+        file = h5py.File(_Stream(reader, base), "r")
     try:
         yield file.id
     finally:

@@ -47,8 +47,7 @@ def outline(reader: ByteReader) -> Outline:
     FormatError, TruncatedError, UnsupportedVersionError
         It is damaged, cut short, or of a newer version.
     """
-    read_superblock(reader)
-    with opened(reader) as file, translated(reader.name):
+    with opened(reader, read_superblock(reader).offset) as file, translated(reader.name):
         return _outline(h5o.open(file, b"/"), _DEPTH, [_MOST])
 
 

@@ -72,7 +72,7 @@ class Hdf5File:
         self.size = reader.size
         try:
             base = read_superblock(reader).offset
-            with opened(reader) as file:
+            with opened(reader, base) as file:
                 self.root, findings = walk(file, reader, base)
             self.datasets: dict[str, Dataset] = {}
             self.groups: dict[str, Group] = {}

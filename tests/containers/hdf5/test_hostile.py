@@ -295,6 +295,27 @@ def test_a_damaged_heap_is_found_however_it_comes_into_sight(kind: str, split: i
     assert error.value.offset == 40
 
 
+def test_a_free_list_that_never_ends_is_refused() -> None:
+    def build(file: File) -> None:
+        for name in ("HEAP", "some", "names"):
+            file[name] = 1
+        del file["some"]
+
+    data = bytearray(made(build))
+    assert list(Hdf5File(MemoryReader(bytes(data))).datasets) == ["HEAP", "names"]
+    at = next(
+        at
+        for at in range(len(data))
+        if data[at : at + 8] == b"HEAP\0\0\0\0" and data[at + 8 : at + 9] != b"n"
+    )
+    _, size, block, address = struct.unpack_from("<8sQQQ", data, at)
+    assert block < size
+    struct.pack_into("<Q", data, address + block, block)
+    with pytest.raises(FormatError, match="free blocks") as error:
+        Hdf5File(MemoryReader(bytes(data), "a.h5"))
+    assert error.value.offset == at
+
+
 def test_a_sound_heap_passes() -> None:
     data = bytes(40) + GOOD + heap((0, 4080, b""))
     HeapGuard(MemoryReader(data)).look(0, memoryview(data))
