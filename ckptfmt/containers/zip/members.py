@@ -16,6 +16,7 @@ import numpy as np
 
 from ckptfmt.errors import ChecksumError, FormatError
 from ckptfmt.storage.reader import check_range
+from ckptfmt.storage.slices import SliceReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +98,14 @@ class StoredMember(Member):
     def peek(self, length: int) -> bytes:
         """Return the first bytes as they lie there."""
         return self._reader.read(self._start, min(length, self.size))
+
+    def unverified(self) -> ByteReader:
+        """Return a reader of the same bytes that compares no checksum.
+
+        For a large member that is a file of many parts: its checksum is that of all of it, and comparing that
+        before the first part is read would be reading all of it.
+        """
+        return SliceReader(self._reader, self._start, self.size, name=self.name)
 
     def readinto(self, offset: int, out: memoryview) -> None:
         """Fill `out`, reading the whole member first unless it was verified before."""

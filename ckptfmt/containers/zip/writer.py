@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ckptfmt.containers.zip import records
 from ckptfmt.containers.zip.archive import MAX_RATIO
+from ckptfmt.containers.zip.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,6 +94,39 @@ class ZipWriter:
         )
         self._file.seek(self._at)
         self._directory.append(_central_entry(encoded, flags, crc, size, offset, stored=stored))
+        return crc
+
+    def add_written(self, name: str, write: Callable[[Window], None], *, most: int) -> int:
+        """Write a member whose bytes `write` puts into a window, in any order; return its checksum.
+
+        Parameters
+        ----------
+        name : str
+        write : callable
+            Is given the window, which begins empty.
+        most : int
+            A length that the member has at most, which decides how wide its header is.
+
+        Raises
+        ------
+        ValueError
+            As `add`; also where the member is longer than `most`.
+        """
+        encoded = self._claimed(name)
+        offset, flags, wide = self._at, records.FLAG_UTF8, most >= records.MAX32
+        self._write(self._local_header(encoded, flags, 0, 0, wide=wide))
+        window = Window(self._file, self._at)
+        write(window)
+        size, crc = window.end(), 0
+        if size > most:
+            raise ValueError(f"{size} bytes where at most {most} were announced")
+        for piece in window.pieces():
+            crc = zlib.crc32(piece, crc)
+        self._file.seek(offset)
+        self._file.write(self._local_header(encoded, flags, size, crc, wide=wide, at=offset))
+        self._at += size
+        self._file.seek(self._at)
+        self._directory.append(_central_entry(encoded, flags, crc, size, offset, stored=None))
         return crc
 
     def _deflate(self, pieces: Iterable[bytes | memoryview], size: int) -> int:

@@ -7,15 +7,14 @@ run: a `Lambda` layer is a text. Needs h5py (the extra ``hdf5``).
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from ckptfmt.containers.hdf5.reader import Hdf5File
 from ckptfmt.containers.hdf5.writer import Hdf5Writer
 from ckptfmt.containers.noted.planning import pieces
 from ckptfmt.containers.zip.archive import ZipArchive
+from ckptfmt.containers.zip.members import StoredMember
 from ckptfmt.containers.zip.writer import ZipWriter
 from ckptfmt.errors import FormatError, LimitError, MissingFileError, UnsupportedVersionError
 from ckptfmt.frameworks.keras.emit import Told, check_name, refuse_leaf
@@ -32,8 +31,10 @@ from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
+    from ckptfmt.containers.zip.window import Window
     from ckptfmt.storage.reader import ByteReader
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key
@@ -43,7 +44,7 @@ __all__ = ["ASSETS", "read", "write"]
 
 ASSETS = "assets"
 _MAX_TEXT = 64 << 20
-_PIECE = 4 << 20
+_VERIFIED = 8 << 20  # up to that length the checksum of the weights is compared when the file is opened
 _MEMBERS = frozenset({METADATA, CONFIG, WEIGHTS, ASSETS})
 _METADATA = '{"keras_version": "3.0.0"}'
 
@@ -51,7 +52,8 @@ _METADATA = '{"keras_version": "3.0.0"}'
 def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Open a ``.keras`` file.
 
-    Tensors and assets stay in the file until they are read.
+    Tensors and assets stay in the file until they are read. The zip archive has one checksum for all weights:
+    it is compared where they are no more than 8 MiB (else finding ``unverified``).
 
     Parameters
     ----------
@@ -109,11 +111,7 @@ def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False
         archive = ZipWriter(file)
         for name, data in texts.items():
             archive.add(name, len(data), (data,))
-        # HDF5 is not written front to back, and a member's size comes before it.
-        with tempfile.TemporaryFile(dir=Path(file.name).parent) as inner:
-            with Hdf5Writer(inner) as writer:
-                planned.write(writer)
-            archive.add(WEIGHTS, inner.seek(0, os.SEEK_END), _copied(inner))
+        archive.add_written(WEIGHTS, partial(_write_weights, planned), most=planned.most)
         for name, asset in assets:
             archive.add(name, asset.nbytes, pieces(asset))
         archive.close()
@@ -143,10 +141,9 @@ def _assets(assets: Tree) -> Iterator[tuple[str, Tensor]]:
             pending.append(((*path, key), node[key]))
 
 
-def _copied(file: BinaryIO) -> Iterator[bytes]:
-    file.seek(0)
-    while piece := file.read(_PIECE):
-        yield piece
+def _write_weights(planned: PlannedWeights, window: Window) -> None:
+    with Hdf5Writer(cast("BinaryIO", window)) as writer:
+        planned.write(writer)
 
 
 def _tree(reader: ByteReader) -> tuple[dict[Key, Tree], tuple[Finding, ...]]:
@@ -164,7 +161,7 @@ def _tree(reader: ByteReader) -> tuple[dict[Key, Tree], tuple[Finding, ...]]:
     assert isinstance(config, str)  # noqa: S101 - as _text has it
     known, told = known_layers(config, f"{reader.name}: {CONFIG}")
     findings: list[Finding] = [*archive.findings(), *told]
-    with Hdf5File(archive.open(WEIGHTS)) as file:
+    with Hdf5File(_weights(archive, findings)) as file:
         untyped = Untyped(file.name)
         weights = weights_of(file, untyped, known, findings)
         findings += [*file.findings, *untyped.findings()]
@@ -172,6 +169,16 @@ def _tree(reader: ByteReader) -> tuple[dict[Key, Tree], tuple[Finding, ...]]:
     findings += names_finding(layer_names(weights, known), reader.name)
     _add_assets(archive, made, findings)
     return made, tuple(findings)
+
+
+def _weights(archive: ZipArchive, findings: list[Finding]) -> ByteReader:
+    """Return the file of weights; a large one is not read as a whole only to verify its checksum."""
+    member = archive.open(WEIGHTS)
+    if member.size <= _VERIFIED or not isinstance(member, StoredMember):
+        return member
+    message = f"the checksum of {WEIGHTS} is one of all its {member.size} bytes: it was not compared"
+    findings.append(Finding("unverified", "", Severity.INFO, message, file=archive.name))
+    return member.unverified()
 
 
 def _text(archive: ZipArchive, name: str) -> str:

@@ -60,6 +60,14 @@ class Leaf:
     node: Tensor | Strings | None
     named: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements in the file, at most."""
+        if isinstance(self.node, Tensor):
+            return self.node.nbytes + 64
+        texts = self.node.values if self.node is not None else ()
+        return sum(4 * len(text) + 64 for text in texts)
+
     def write(self, writer: Hdf5Writer) -> None:
         """Write it."""
         if isinstance(self.node, Tensor):

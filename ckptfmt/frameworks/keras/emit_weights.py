@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.frameworks.keras.emit import check_name, leaf_of, refuse_leaf, tag_attributes
 from ckptfmt.frameworks.keras.groups import NUMBER, VARS, natural
+from ckptfmt.tree.nodes import Strings
 
 if TYPE_CHECKING:
     from ckptfmt.containers.hdf5.attributes import Attribute
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ckptfmt.tree.paths import Key, Path
 
 __all__ = ["PlannedWeights"]
+
+_OVERHEAD = 1 << 17  # of a header of 64 KiB, which no attribute passes, and its place in indices
 
 
 class PlannedWeights:
@@ -58,12 +61,27 @@ class PlannedWeights:
                     refuse_leaf(below, f"files of Keras hold arrays in groups called {VARS!r} only")
         self.leaves.sort(key=lambda leaf: natural(leaf.path))
 
+    @property
+    def most(self) -> int:
+        """A number of bytes that the file has at most: tensors, and more than enough for all else."""
+        names = sum(len(place) for place, _ in self.groups) + sum(len(leaf.path) for leaf in self.leaves)
+        each = (len(self.groups) + len(self.leaves) + 1) * _OVERHEAD
+        texts = sum(_text_bytes(value) for _, held in self.groups for value in held.values())
+        return sum(leaf.nbytes for leaf in self.leaves) + each + 8 * names + texts
+
     def write(self, writer: Hdf5Writer) -> None:
         """Write everything."""
         for place, attributes in sorted(self.groups, key=lambda group: natural(group[0])):
             writer.group(place, attributes)
         for leaf in self.leaves:
             leaf.write(writer)
+
+
+def _text_bytes(value: Attribute) -> int:
+    """Return how many bytes the texts of an attribute take at most, which lie beside its header."""
+    if isinstance(value, str):
+        return 4 * len(value) + 64
+    return sum(4 * len(text) + 64 for text in value.values) if isinstance(value, Strings) else 0
 
 
 def _name(key: Key, path: Path) -> str:
