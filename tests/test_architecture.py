@@ -26,6 +26,7 @@ THIRD_PARTIES = {
     "typer": ("cli/",),
     "click": ("cli/",),
     "rich": ("cli/",),
+    "google_crc32c": ("containers/crc32c.py",),
     "h5py": ("containers/hdf5/",),
     "chainer": ("frameworks/chainer/live.py",),
     "tensorflow": ("frameworks/tensorflow/live.py",),
