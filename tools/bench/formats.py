@@ -12,6 +12,7 @@ import argparse
 import json
 import platform
 import tempfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from tools.bench.contenders import State, remove, sync, touch
 from tools.bench.measure import Series, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _PIECE = 16 << 20
 
@@ -97,6 +98,24 @@ def npz_file(state: State, path: Path) -> None:
         np.savez(file, **state)  # type: ignore[arg-type] # no tensor is called allow_pickle
 
 
+def hdf5_file(state: State, path: Path) -> None:
+    """Write with h5py, contiguous."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, array in state.items():
+            file[name] = array
+
+
+def deflated_hdf5_file(state: State, path: Path) -> None:
+    """Write with h5py as Chainer does: deflate 4, in the chunks that h5py chooses."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, array in state.items():
+            file.create_dataset(name, data=array, compression=4)
+
+
 # --- ways of others -------------------------------------------------------------------------------------
 
 
@@ -140,6 +159,34 @@ def torch_load(source: Path, _: Path) -> None:
     import torch
 
     touch(tensor.numpy() for tensor in torch.load(source).values())
+
+
+def h5py_read(source: Path, _: Path) -> None:
+    """Read every dataset with h5py."""
+    import h5py
+
+    with h5py.File(source) as file:
+        touch(file[name][...] for name in _datasets(file))
+
+
+def hdf5_chunks(source: Path, _: Path) -> None:
+    """Read every chunk as it is stored and inflate it: a raw read plus decompression."""
+    import h5py
+
+    with h5py.File(source) as file:
+        for name in _datasets(file):
+            found = file[name].id
+            for index in range(found.get_num_chunks()):
+                _, data = found.read_direct_chunk(found.get_chunk_info(index).chunk_offset)
+                touch([np.frombuffer(zlib.decompress(data), np.uint8)])
+
+
+def _datasets(file: Mapping[str, object]) -> list[str]:
+    import h5py
+
+    names: list[str] = []
+    file.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)  # type: ignore[attr-defined] # of h5py
+    return names
 
 
 # --- ways of ours, and the raw one ------------------------------------------------------------------------
@@ -193,6 +240,13 @@ CASES = (
     Case("read-torch", "reading .pt", torch_file, (_RAW, _READ, Way("torch.load", torch_load))),
     Case("read-dcp", "reading DCP", dcp_directory, (_RAW, _READ, Way("DCP load", dcp_load))),
     Case("read-safetensors", "reading safetensors", safetensors_file, (_RAW, _READ)),
+    Case("read-hdf5", "reading HDF5", hdf5_file, (_RAW, _READ, Way("h5py", h5py_read))),
+    Case(
+        "read-hdf5-deflated",
+        "reading deflated HDF5",
+        deflated_hdf5_file,
+        (Way("chunks inflated", hdf5_chunks), _READ, Way("h5py", h5py_read)),
+    ),
     Case("read-npz", "reading NPZ", npz_file, (_RAW, _READ)),
 )
 
