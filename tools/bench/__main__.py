@@ -181,9 +181,7 @@ def _must_be_good(path: Path) -> None:
 def main() -> None:
     """Run the sections asked for."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
-    parser.add_argument(
-        "sections", nargs="*", default=list(SECTIONS), choices=[*SECTIONS, []], metavar="SECTION"
-    )
+    parser.add_argument("sections", nargs="*", default=[], choices=[*SECTIONS, []], metavar="SECTION")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=1024, help="MiB of the large state")
     parser.add_argument("--place", type=Path, help="a directory on the file system to measure")
@@ -195,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.place or Path.cwd(), prefix=".bench-") as place:
         bench = Bench(options, Path(place))
         print("; not installed: " + "; ".join(bench.missing) if bench.missing else "")
-        for section in options.sections:
+        for section in options.sections or SECTIONS:
             run: Callable[[], None] = getattr(
                 bench, "import_" if section == "import" else section.replace("-", "_")
             )

@@ -113,7 +113,7 @@ def _read_shards(path: Path, reader: FileReader, stack: ExitStack) -> Checkpoint
     headers = {name: decode_header(shard) for name, shard in readers.items()}  # check_index names the others
     files = [(readers[name], header) for name, header in headers.items()]
     check_index(index, headers, file=reader.name, parts=several_parts(files))
-    tree, findings = _tree(files)
+    tree, findings = _tree(files, whole=True)
     strays = tuple(
         Finding(
             "stray-shard", "", Severity.INFO, "the index does not know this file: it is not read", file=name
@@ -144,7 +144,7 @@ def _tree(
 ) -> tuple[Tree, tuple[Finding, ...]]:
     """Return the tree of one file or of all shards; the note is the first one's.
 
-    `whole` says that these are all files of a directory, so that parts among them are no wonder.
+    `whole` says that these are all files of a set, so that parts among them are no wonder.
     """
     entries = joined_entries(files)
     if not files:
