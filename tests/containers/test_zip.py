@@ -11,6 +11,7 @@ import pytest
 
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.containers.zip.directory import MAX_ENTRIES
+from ckptfmt.containers.zip.members import StoredMember
 from ckptfmt.containers.zip.writer import ZipWriter
 from ckptfmt.errors import (
     ChecksumError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ckptfmt.containers.zip.members import Member
+    from ckptfmt.containers.zip.window import Window
 
 NOISE = np.random.default_rng(7).bytes(300_000)
 
@@ -326,6 +328,66 @@ def test_deflated_members_come_back_and_python_reads_them() -> None:
     with zipfile.ZipFile(file) as judge:
         assert judge.testzip() is None
         assert {name: judge.read(name) for name in members} == members
+
+
+@pytest.mark.parametrize("most", [100, 1 << 33])
+def test_a_member_may_be_written_in_any_order(most: int) -> None:
+    """Through a window of the archive itself, as files are written that have no order of their own."""
+
+    def write(window: Window) -> None:
+        window.write(memoryview(b"....world"))
+        window.seek(0)
+        window.write(memoryview(b"hell"))
+        assert (window.seek(0, io.SEEK_END), window.end()) == (9, 9)
+        window.seek(-5, io.SEEK_CUR)
+        assert window.read(3) == b"wor"
+        window.truncate(8)
+
+    file = io.BytesIO()
+    writer = ZipWriter(file)
+    writer.add("before", 3, [b"abc"])
+    crc = writer.add_written("member", write, most=most)
+    writer.add("after", 3, [b"xyz"])
+    with pytest.raises(ValueError, match="is there already"):
+        writer.add_written("member", write, most=most)
+    writer.close()
+    assert crc == zlib.crc32(b"hellworl")
+    with zipfile.ZipFile(file) as theirs:
+        assert theirs.testzip() is None
+        assert {name: theirs.read(name) for name in theirs.namelist()} == {
+            "before": b"abc",
+            "member": b"hellworl",
+            "after": b"xyz",
+        }
+    opened = ZipArchive(MemoryReader(file.getvalue()))
+    assert {name: opened.open(name).read(0, opened.open(name).size) for name in opened.entries} == {
+        "before": b"abc",
+        "member": b"hellworl",
+        "after": b"xyz",
+    }
+
+
+def test_a_member_that_is_longer_than_was_said_is_refused() -> None:
+    writer = ZipWriter(io.BytesIO())
+    with pytest.raises(ValueError, match="9 bytes where at most 8 were announced"):
+        writer.add_written("member", lambda window: window.write(memoryview(bytes(9))), most=8)
+
+
+def test_a_member_may_be_read_without_its_checksum() -> None:
+    """What is handed out then is what lies there, within the member."""
+    file = io.BytesIO()
+    writer = ZipWriter(file)
+    writer.add("member", 6, [b"abcdef"])
+    writer.close()
+    data = file.getvalue().replace(b"abcdef", b"abcdeX")
+    member = ZipArchive(MemoryReader(data)).open("member")
+    assert isinstance(member, StoredMember)
+    raw = member.unverified()
+    assert (raw.read(3, 3), raw.size, raw.name) == (b"deX", 6, member.name)
+    with pytest.raises(TruncatedError):
+        raw.read(3, 4)
+    with pytest.raises(ChecksumError):
+        member.read(3, 3)
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -96,7 +96,7 @@ class ZipWriter:
         self._directory.append(_central_entry(encoded, flags, crc, size, offset, stored=stored))
         return crc
 
-    def add_written(self, name: str, write: Callable[[Window], None], *, most: int) -> int:
+    def add_written(self, name: str, write: Callable[[Window], object], *, most: int) -> int:
         """Write a member whose bytes `write` puts into a window, in any order; return its checksum.
 
         Parameters

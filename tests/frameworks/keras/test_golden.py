@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,3 +184,32 @@ def test_numbers_and_names_give_one_meaning() -> None:
                 }
             )
         assert found[0] == found[1]
+
+
+def test_a_deflated_archive_is_the_same_model(tmp_path: Path) -> None:
+    """As one becomes that was unpacked and packed again."""
+    source = GOLDEN / "3.15.1" / "rnn.keras"
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(tmp_path / "a.keras", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with ckptfmt.read(source) as one, ckptfmt.read(tmp_path / "a.keras") as other:
+        assert ckptfmt.digest(one).root == ckptfmt.digest(other).root
+
+
+def test_a_large_archive_is_not_read_as_a_whole_to_compare_its_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is told; below the limit a changed byte is found before anything is handed out."""
+    data = bytearray((GOLDEN / "3.15.1" / "rnn.keras").read_bytes())
+    with ckptfmt.read(GOLDEN / "3.15.1" / "rnn.keras") as found:
+        tensor = found.tensors()["model.weights.h5/layers/dense/vars/0"]
+        data[data.index(bytes(tensor.bytes()))] ^= 1
+    (tmp_path / "changed.keras").write_bytes(data)
+    with pytest.raises(ckptfmt.ChecksumError):
+        ckptfmt.read(tmp_path / "changed.keras")
+    monkeypatch.setattr("ckptfmt.frameworks.keras.archive._VERIFIED", 1000)
+    with ckptfmt.read(tmp_path / "changed.keras") as found:
+        assert "unverified" in {finding.kind for finding in found.findings}
