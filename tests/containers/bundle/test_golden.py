@@ -73,6 +73,15 @@ def test_a_v1_checkpoint_is_read_as_tensorflow_reads_it(prefix: str) -> None:
         compare(checkpoint.entries, EXPECTED[prefix])
 
 
+def test_the_golden_files_are_those_that_were_recorded() -> None:
+    lines = (GOLDEN / "MANIFEST.toml").read_text().partition("[sha256]\n")[2].splitlines()
+    recorded = {
+        name.strip(' "'): digest.strip(' "') for name, _, digest in (line.partition("=") for line in lines)
+    }
+    files = [path for path in GOLDEN.iterdir() if path.name != "MANIFEST.toml"]
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files} == recorded
+
+
 def test_the_golden_files_hold_what_they_are_for() -> None:
     kinds = {row[0] for row in EXPECTED["kinds"].values()}
     assert len(kinds) == 32
