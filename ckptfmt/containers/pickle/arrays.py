@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ckptfmt.containers.npy.sources import FortranSource, SwappedSource
-from ckptfmt.containers.pickle.nodes import Call, FileBytes, Global, LegacyText
+from ckptfmt.containers.pickle.nodes import Call, FileBytes, Global, LegacyText, shown
 from ckptfmt.errors import FormatError
 from ckptfmt.storage.reader import RangeSource
 from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype, dtype_of
@@ -97,9 +97,9 @@ def checked_shape(shape: object, itemsize: int) -> tuple[int, ...]:
         It is not a tuple of non-negative integers, or too large for any memory.
     """
     if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
-        raise FormatError(f"not a shape: {str(shape)[:80]}")
+        raise FormatError(f"not a shape: {shown(shape)}")
     if len(shape) > _MAX_NDIM or math.prod(filter(None, shape)) * max(1, itemsize) > _MAX_BYTES:
-        raise FormatError(f"a shape that no array can have: {str(shape)[:80]}")
+        raise FormatError(f"a shape that no array can have: {shown(shape)}")
     return shape
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ckptfmt.storage.reader import ByteReader
 
-__all__ = ["Call", "FileBytes", "Global", "LegacyText", "PersistentId", "PickledDict"]
+__all__ = ["Call", "FileBytes", "Global", "LegacyText", "PersistentId", "PickledDict", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +112,24 @@ class PickledDict(dict[object, object]):
     """A dict whose keys may be nodes; equal nodes made apart are different keys."""
 
     __slots__ = ()
+
+
+_SHOWN = 80
+_SHOWN_PARTS = 6
+_LONG_INTEGER = 1 << 64
+
+
+def shown(value: object) -> str:
+    """Return a value in a few words, for errors: of bounded length and depth, whatever a file holds."""
+    if isinstance(value, tuple) and len(value) <= _SHOWN_PARTS:
+        parts = [f"a {type(part).__name__}" if isinstance(part, tuple) else shown(part) for part in value]
+        return f"({', '.join(parts)})"
+    if isinstance(value, Global):
+        return f"{value.module[:_SHOWN]}.{value.name[:_SHOWN]}"
+    if isinstance(value, int) and not -_LONG_INTEGER < value < _LONG_INTEGER:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | bytes):
+        return repr(value[:_SHOWN])
+    if value is None or isinstance(value, int | float | complex):
+        return str(value)
+    return f"a {type(value).__name__}"

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.containers.pickle.arrays import checked_shape, text_of
-from ckptfmt.containers.pickle.nodes import Call, Global
+from ckptfmt.containers.pickle.nodes import Call, Global, shown
 from ckptfmt.errors import FormatError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.storages import Strides, contiguous
 from ckptfmt.tree.nodes import Opaque
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from ckptfmt.frameworks.pytorch.keys import ElementType
     from ckptfmt.frameworks.pytorch.storages import Storage
     from ckptfmt.tree.paths import Key
@@ -26,6 +28,8 @@ __all__ = [
     "constant",
     "element_of",
     "flips_of",
+    "is_count",
+    "key_of",
     "layout_name",
     "part_of",
     "place_of",
@@ -37,6 +41,7 @@ __all__ = [
 
 SIZE = Global("torch", "Size")
 LAYOUT = Global("torch.serialization", "_get_layout")
+_MOST = 1 << 63
 
 
 def refuse(call: Call) -> NoReturn:
@@ -53,11 +58,23 @@ def arguments_of(call: Call, fewest: int, most: int) -> tuple[object, ...]:
     return call.args
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer that can count bytes or elements: not negative, of at most 63 bits."""
+    return type(value) is int and 0 <= value < _MOST
+
+
+def key_of(value: object) -> str | None:
+    """Return the key of a storage, which is text or a number, or None for anything else."""
+    if type(value) is int:
+        return str(value) if abs(value) < 2 * _MOST else None
+    return text_of(value)
+
+
 def element_of(node: object) -> ElementType:
     """Return the element type that a name means."""
     if isinstance(node, Global) and node.module == "torch" and node.name in keys.BY_NAME:
         return keys.BY_NAME[node.name]
-    raise FormatError(f"not an element type: {str(node)[:80]}")
+    raise FormatError(f"not an element type: {shown(node)}")
 
 
 def shape_of(node: object) -> tuple[int, ...]:
@@ -72,9 +89,9 @@ def strides_of(view: tuple[object, ...] | list[object], limit: int) -> Strides:
     offset, size, steps = view
     shape = shape_of(size)
     steps = tuple(steps) if isinstance(steps, list) else steps
-    if type(offset) is not int or offset < 0 or not isinstance(steps, tuple) or len(steps) != len(shape):
+    if not is_count(offset) or not isinstance(steps, tuple) or len(steps) != len(shape):
         raise FormatError("a tensor whose offset, size and stride do not make a view")
-    if not all(type(step) is int and step >= 0 for step in steps):
+    if not all(map(is_count, steps)):
         raise FormatError("a tensor with a stride that is negative or no integer")
     made = Strides(offset, shape, steps)
     if made.size == 0:
@@ -102,7 +119,7 @@ def flips_of(metadata: object) -> tuple[bool, bool]:
     if metadata is None:
         return False, False
     if not isinstance(metadata, dict) or not set(metadata) <= {"conj", "neg"}:
-        raise UnsupportedVersionError(f"unknown metadata of a tensor: {str(metadata)[:80]}")
+        raise UnsupportedVersionError(f"unknown metadata of a tensor: {shown(metadata)}")
     return metadata.get("conj") is True, metadata.get("neg") is True
 
 
@@ -111,7 +128,7 @@ def part_of(storage: Storage, metadata: object, width: int) -> Storage:
     if not isinstance(metadata, tuple) or len(metadata) != 3:
         raise FormatError("a storage that is a view without saying of what")
     _, offset, length = metadata
-    if type(offset) is not int or type(length) is not int:
+    if not is_count(offset) or not is_count(length):
         raise FormatError("a storage that is a view without bounds")
     return storage.part(offset * width, length * width)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.arrays import text_of
-from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId
+from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId, shown
 from ckptfmt.containers.pickle.values import Values, class_name
 from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
@@ -21,6 +21,8 @@ from ckptfmt.frameworks.pytorch.arguments import (
     constant,
     element_of,
     flips_of,
+    is_count,
+    key_of,
     layout_name,
     part_of,
     place_of,
@@ -233,13 +235,13 @@ class Tensors:
     def find(self, value: tuple[object, ...]) -> tuple[Storage, ElementType | None]:
         """Return the storage that an outside reference means, and its type unless it is untyped."""
         if not 5 <= len(value) <= 6 or text_of(value[0]) != "storage":
-            raise FormatError(f"an outside reference that is no storage: {str(value)[:80]}")
+            raise FormatError(f"an outside reference that is no storage: {shown(value)}")
         _, cls, key, _, count, *view = value
         element = keys.storage_element(cls) if isinstance(cls, Global) else None
         if element is None and cls != keys.UNTYPED_STORAGE:
-            raise FormatError(f"{str(cls)[:80]} is no storage class")
-        name = str(key) if type(key) is int else text_of(key)
-        if name is None or type(count) is not int or count < 0:
+            raise FormatError(f"{shown(cls)} is no storage class")
+        name = key_of(key)
+        if name is None or not is_count(count):
             raise FormatError("a storage without a key or a length")
         width = element.width if element else 1
         found = self._storages.find(name, count * width)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.arrays import text_of
 from ckptfmt.containers.pickle.interpreter import interpret_from
-from ckptfmt.containers.pickle.nodes import Global
+from ckptfmt.containers.pickle.nodes import Global, shown
 from ckptfmt.errors import FormatError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
+from ckptfmt.frameworks.pytorch.arguments import key_of
 from ckptfmt.frameworks.pytorch.ranges import RangeStorages
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
@@ -115,7 +116,7 @@ def _header(reader: ByteReader) -> int:
         raise FormatError("not a stream of torch.save: it begins otherwise", file=reader.name, offset=0)
     version = interpret_from(reader, start=magic.end)
     if version.value != PROTOCOL:
-        message = f"version {str(version.value)[:40]} of the stream; {PROTOCOL} is read"
+        message = f"version {shown(version.value)} of the stream; {PROTOCOL} is read"
         raise UnsupportedVersionError(message, file=reader.name, offset=magic.end)
     machine = interpret_from(reader, start=version.end)
     if not isinstance(machine.value, dict):
@@ -128,7 +129,7 @@ def _keys(value: object, reader: ByteReader) -> list[str]:
     """Return the keys of storages in the order in which they follow."""
     if not isinstance(value, list):
         raise FormatError("no list of storages where it must be", file=reader.name)
-    names = [str(key) if type(key) is int else text_of(key) for key in value]
+    names = [key_of(key) for key in value]
     found = [name for name in names if name is not None]
     if len(found) != len(names):
         raise FormatError("a storage whose key is no string", file=reader.name)
@@ -154,7 +155,7 @@ def _widths(outside: Iterable[PersistentId]) -> dict[str, int]:
         value = node.value
         if not isinstance(value, tuple) or len(value) < 5 or text_of(value[0]) != "storage":
             continue  # whatever it is, it is refused where it is used
-        name = str(value[2]) if type(value[2]) is int else text_of(value[2])
+        name = key_of(value[2])
         if name is not None and name not in widths:
             element = keys.storage_element(value[1]) if isinstance(value[1], Global) else None
             widths[name] = element.width if element else 1

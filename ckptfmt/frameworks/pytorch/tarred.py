@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.arrays import text_of
 from ckptfmt.containers.pickle.interpreter import Limits, interpret_from
-from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId
+from ckptfmt.containers.pickle.nodes import Call, Global, PersistentId, shown
 from ckptfmt.containers.tar import read_tar
 from ckptfmt.errors import FormatError, MissingFileError
 from ckptfmt.frameworks.pytorch import keys
+from ckptfmt.frameworks.pytorch.arguments import is_count, key_of
 from ckptfmt.frameworks.pytorch.keys import torch_function
 from ckptfmt.frameworks.pytorch.ranges import RangeStorages
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
@@ -110,16 +111,16 @@ class _Objects:
         key = int(text) if text is not None and _KEY.fullmatch(text) else value
         if type(key) is int and key in self._nodes:
             return self._nodes[key]
-        raise FormatError(f"a reference to {str(value)[:80]}, which is not in the archive")
+        raise FormatError(f"a reference to {shown(value)}, which is not in the archive")
 
     def _add_storage(self, reader: ByteReader, at: int) -> int:
         entry = interpret_from(reader, start=at, limits=_SMALL)
         value = entry.value
-        if not isinstance(value, tuple) or len(value) != 3 or type(value[0]) is not int:
+        if not isinstance(value, tuple) or len(value) != 3 or not _is_key(value[0]):
             raise FormatError("not a storage's key, place and type", file=reader.name, offset=at)
         element = keys.storage_element(value[2]) if isinstance(value[2], Global) else None
         if element is None:
-            message = f"{str(value[2])[:80]} is no storage class"
+            message = f"{shown(value[2])} is no storage class"
             raise FormatError(message, file=reader.name, offset=at)
         end = self.storages.add(str(value[0]), entry.end, element.width)
         self._know(value[0], element)
@@ -137,7 +138,7 @@ class _Objects:
         if not isinstance(views, list):
             raise FormatError("no list of views after the storages", file=reader.name, offset=at)
         for view in views:
-            if not isinstance(view, tuple) or len(view) != 4 or not all(type(part) is int for part in view):
+            if not isinstance(view, tuple) or len(view) != 4 or not _is_view(view):
                 raise FormatError("not a view of a storage", file=reader.name, offset=at)
             target, root, offset, count = view
             element = self._elements.get(root)
@@ -158,13 +159,11 @@ class _Objects:
     def _add_tensor(self, reader: ByteReader, at: int) -> int:
         entry = interpret_from(reader, start=at, limits=_SMALL)
         value = entry.value
-        if not isinstance(value, tuple) or len(value) != 3 or type(value[0]) is not int:
+        if not isinstance(value, tuple) or len(value) != 3 or not _is_key(value[0]):
             raise FormatError("not a tensor's key, storage and type", file=reader.name, offset=at)
         key, storage = value[:2]
         if type(storage) is not int or storage not in self._elements:
-            raise FormatError(
-                f"a tensor of a storage {str(storage)[:80]} that is not there", file=reader.name
-            )
+            raise FormatError(f"a tensor of a storage {shown(storage)} that is not there", file=reader.name)
         if key in self._nodes:
             raise FormatError(f"two objects have the key {key}", file=reader.name, offset=at)
         ndim = int.from_bytes(reader.read(entry.end, 8)[:4], "little", signed=True)
@@ -177,10 +176,19 @@ class _Objects:
         return entry.end + 8 + length
 
 
+def _is_key(value: object) -> bool:
+    return type(value) is int and key_of(value) is not None
+
+
+def _is_view(view: tuple[object, ...]) -> bool:
+    """Whether a tuple of four is two keys, an offset and a length."""
+    return _is_key(view[0]) and _is_key(view[1]) and is_count(view[2]) and is_count(view[3])
+
+
 def _count(reader: ByteReader) -> tuple[int, int]:
     """Return where the entries of a member begin, and their number."""
     first = interpret_from(reader, limits=_SMALL)
     count = first.value
     if type(count) is not int or not 0 <= count <= reader.size:
-        raise FormatError(f"not a number of entries: {str(count)[:40]}", file=reader.name, offset=0)
+        raise FormatError(f"not a number of entries: {shown(count)}", file=reader.name, offset=0)
     return first.end, count

@@ -141,6 +141,7 @@ def getattr_of(owner: bytes, name: bytes) -> bytes:
     return b"cbuiltins\ngetattr\n" + owner + b"U%c%b\x86R" % (len(name), name)
 
 
+HUGE = b"\x8b\x00\x10\x00\x00" + b"\x7f" * 4096  # more digits than Python writes down
 ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n)C\x01btR(K\x01"
 REFUSED = {
     "call of a call": getattr_of(getattr_of(b"ctorch\nserialization\n", b"os"), b"system") + TOUCH + b".",
@@ -154,6 +155,27 @@ REFUSED = {
     "reaches beyond": tensor(1) + b".",
     "strides reach beyond": tensor(0, (2, 3), (4, 1)) + b".",
     "huge stride": tensor(0, (2,), (2**62,)) + b".",
+    "offset of many digits": b"ctorch._utils\n_rebuild_tensor_v2\n("
+    + storage()
+    + HUGE
+    + b"K\x01\x85K\x01\x85\x89}tR.",
+    "shape of many digits": b"ctorch._utils\n_rebuild_tensor_v2\n("
+    + storage()
+    + b"K\x00"
+    + HUGE
+    + b"\x85K\x01\x85\x89}tR.",
+    "stride of many digits": b"ctorch._utils\n_rebuild_tensor_v2\n("
+    + storage()
+    + b"K\x00K\x02\x85"
+    + HUGE
+    + b"\x85\x89}tR.",
+    "reference of many digits": HUGE + b"Q.",
+    "storage of many digits": tensor(
+        source=b"(U\x07storagectorch\nFloatStorage\n" + HUGE + b"U\x03cpuK\x06tQ"
+    )
+    + b".",
+    "element type of many digits": b"ctorch._utils\n_rebuild_meta_tensor_no_storage\n(" + HUGE + b"))\x89tR.",
+    "metadata of many digits": tensor(more=HUGE) + b".",
     "negative stride": tensor(5, (6,), (-1,)) + b".",
     "negative offset": tensor(-1, (2,), (1,)) + b".",
     "negative size": tensor(0, (-2, -3), (3, 1)) + b".",

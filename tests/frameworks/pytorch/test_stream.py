@@ -165,9 +165,18 @@ def test_what_follows_the_last_storage_is_told(tmp_path: Path) -> None:
 
 
 PLAIN = tensor() + b"."
+HUGE = 1 << 40_000  # more digits than Python writes down
 REFUSED = {
     "another number": (stream(PLAIN, magic=MAGIC + 1), FormatError, "begins otherwise"),
     "another version": (stream(PLAIN, version=1002), FormatError, "1002"),
+    "another number of many digits": (stream(PLAIN, magic=HUGE), FormatError, "begins otherwise"),
+    "a version of many digits": (stream(PLAIN, version=HUGE), FormatError, "an integer of 40001 bits"),
+    "a key of many digits": (stream(PLAIN, keys=[HUGE]), FormatError, "no string"),
+    "a view of many digits": (
+        stream(tensor(source=storage(view=b"(U\x01v" + pickle.dumps(HUGE, 2)[2:-1] + b"K\x01t")) + b"."),
+        FormatError,
+        "without bounds",
+    ),
     "no machine": (stream(PLAIN, machine=[]), FormatError, "machine"),
     "no list of storages": (stream(PLAIN, keys={"0": 1}), FormatError, "list of storages"),
     "a key that is no string": (stream(PLAIN, keys=[None]), FormatError, "no string"),

@@ -134,11 +134,24 @@ def test_an_empty_tensor_had_no_dimensions(tmp_path: Path) -> None:
         assert checkpoint.tree.shape == (0,)
 
 
+HUGE = 1 << 40_000  # more digits than Python writes down
 REFUSED = {
     "no pickle": (archive(leave_out="pickle"), MissingFileError, "'pickle'"),
     "no tensors": (archive(leave_out="tensors"), MissingFileError, "'tensors'"),
     "a number of entries that is none": (archive(storages=[], tensors=[]), FormatError, "not in the archive"),
     "a reference to nothing": (archive(b"U\x019Q."), FormatError, "not in the archive"),
+    "a reference of many digits": (
+        archive(pickle.dumps(HUGE, 2)[:-1] + b"Q."),
+        FormatError,
+        "in the archive",
+    ),
+    "a key of many digits": (
+        archive(storages=[b"\x80\x02(" + pickle.dumps(HUGE, 2)[2:-1] + b"NNt."]),
+        FormatError,
+        "not a storage's key",
+    ),
+    "a view of many digits": (archive(views=((HUGE, 100, 0, 1),)), FormatError, "not a view"),
+    "a view of nothing, of many digits": (archive(views=((1, 100, HUGE, 1),)), FormatError, "not a view"),
     "a reference that is none": (archive(b"NQ."), FormatError, "not in the archive"),
     "not a storage class": (archive(storages=[stored(100, "Tensor", SIX, 6)]), FormatError, "storage class"),
     "two storages of one key": (archive(storages=FLOATS * 2), FormatError, "two storages"),
