@@ -50,6 +50,7 @@ _OPCODES = (
         b"B\x01\0\0\0a",
         b"P0\n",
     ),
+    b"\x8b\x00\x08\x00\x00" + b"\x7f" * 2048,  # more digits than Python writes down
     *(b"R", b"\x81", b"i__main__\nA\n", b"c__builtin__\nset\n", b"ccollections\nOrderedDict\n"),
     *(b"c_codecs\nencode\n", b"cnumpy\ndtype\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"\x82\x01"),
     *(b"ctorch\nSize\n", b"ctorch\nFloatStorage\n", b"ctorch._utils\n_rebuild_parameter\n", b"\x80\x02"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ckptfmt.containers.pickle.arrays import text_of
 from ckptfmt.containers.pickle.interpreter import Limits, interpret
-from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText
+from ckptfmt.containers.pickle.nodes import Call, Global, LegacyText, shown
 from ckptfmt.containers.shapes import checked_count
 from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
@@ -135,7 +135,7 @@ def _metadata(node: object) -> Metadata:
     state = _state(node, "Metadata", MODULE)
     version = state.pop("version", None)
     if version is not None and _text(version) not in _VERSIONS:
-        raise UnsupportedVersionError(f"metadata of version {str(version)[:40]}; 1.0.0 is read")
+        raise UnsupportedVersionError(f"metadata of version {shown(version)}; 1.0.0 is read")
     rows = _mapping(state.pop("state_dict_metadata", None), "state_dict_metadata")
     places = _mapping(state.pop("storage_data", None), "storage_data")
     planner = state.pop("planner_data", None)
