@@ -259,6 +259,39 @@ def test_a_list_of_variables_says_what_numbers_belong_to(keras: Module, tmp_path
             assert described(state.slots[path]["momentum"])[2] == described_array(named)
 
 
+@pytest.mark.parametrize("make", [functional, subclassed, sequential])
+def test_a_live_model_says_where_its_variables_lie(keras: Module, make: Module, tmp_path: Path) -> None:
+    """Its list joins the numbers of the weights file; where a configuration tells, it tells the same."""
+    from ckptfmt.frameworks.keras.live import variable_paths  # noqa: PLC0415 - it needs Keras
+
+    model = trained(keras, make(keras), "adam")
+    model.save_weights(tmp_path / "model.weights.h5")
+    listed = variable_paths(model)
+    with ckptfmt.read(tmp_path / "model.weights.h5") as checkpoint:
+        state = optimizer_state(checkpoint.tree, variables=listed, optimizer="adam")
+        assert [display(path) for path in state.slots] == listed
+        for path, parameter in zip(state.slots, model.trainable_variables, strict=True):
+            assert described(checkpoint.at(path))[2] == described_array(parameter)
+    if make is not subclassed:
+        model.save(tmp_path / "model.keras")
+        with ckptfmt.read(tmp_path / "model.keras") as checkpoint:
+            assert [display(path[1:]) for path in optimizer_state(checkpoint.tree).slots] == listed
+
+
+def test_a_variable_that_is_not_written_is_named(keras: Module) -> None:
+    from ckptfmt.frameworks.keras.live import variable_paths  # noqa: PLC0415 - it needs Keras
+
+    base: Any = keras.layers.Dense
+
+    class Own(base):  # type: ignore[misc] # of a library without types
+        def save_own_variables(self, store: Module) -> None:
+            store["both"] = np.zeros(1)
+
+    model = keras.Sequential([keras.Input((2,)), Own(1, name="own")])
+    with pytest.raises(ckptfmt.ConversionError, match="own/kernel is not among"):
+        variable_paths(model)
+
+
 def test_names_stay_with_their_values_when_a_layer_is_added(keras: Module, tmp_path: Path) -> None:
     """Groups are counted anew, so that ``layers/dense_1`` is another layer; its name is not."""
     from ckptfmt.frameworks.keras.variables import layer_names  # noqa: PLC0415 - of this test alone
