@@ -29,6 +29,7 @@ THIRD_PARTIES = {
     "google_crc32c": ("containers/crc32c.py",),
     "h5py": ("containers/hdf5/",),
     "chainer": ("frameworks/chainer/live.py",),
+    "keras": ("frameworks/keras/live.py",),
     "tensorflow": ("frameworks/tensorflow/live.py",),
     "torch": ("frameworks/pytorch/live.py", "frameworks/pytorch/objects.py"),
     "typing_extensions": ("tree/",),  # for the type checker; typer brings it
