@@ -39,7 +39,7 @@ VALUE = "VARIABLE_VALUE"
 
 _VALUE_SUFFIX = f"/.ATTRIBUTES/{VALUE}"
 _MAX_PARTS = 1 << 20
-"""Nodes, edges, attributes and slots together: a hundred times what the largest models have."""
+"""Nodes, edges, attributes and slots together: many times what large models have."""
 _MAX_PATH = 4096
 _MAX_TEXT = 16 << 20
 _BOOL_TRUE = b"\x08\x01"

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import pytest
 
 import ckptfmt
+from ckptfmt.cli.app import invoke
 from ckptfmt.tree.nodes import Strings
 
 FOLDER = Path(__file__).resolve().parents[2] / "golden" / "tensorflow" / "2.21" / "objects"
@@ -80,6 +81,28 @@ def test_names_of_variables_by_name_stay_as_they_are_with_slots_and_averages() -
         wanted = {"layer/kernel", "layer/kernel/Adam", "layer/kernel/Adam_1", "layer/kernel/Momentum"}
         assert wanted | {"layer/kernel/ExponentialMovingAverage", "beta2_power"} <= set(names)
         assert checkpoint.step == int(below(checkpoint)["global_step"].numpy())
+
+
+def test_moving_averages_are_taken_or_left_by_name(tmp_path: Path) -> None:
+    average = "*ExponentialMovingAverage*"
+    ckptfmt.convert(FOLDER / "by_name-3", tmp_path / "without.index", exclude=average)
+    ckptfmt.convert(FOLDER / "by_name-3", tmp_path / "alone.index", include=average)
+    with ckptfmt.read(tmp_path / "without") as rest, ckptfmt.read(tmp_path / "alone") as averages:
+        names = {*below(rest), *below(averages)}
+        assert names == set(expected()["by_name-3"]["names"][""])
+        assert set(below(averages)) == {
+            f"layer/{name}/ExponentialMovingAverage" for name in ("kernel", "bias")
+        }
+
+
+def test_a_listing_shows_full_names_and_paths_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["info", str(FOLDER / "keras3-1"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["table"]
+    same_as = {row["path"]: row.get("same_as") for row in rows}
+    name = 'model/"sequential/d1/kernel"'
+    assert same_as[name] is None
+    assert same_as['object_paths/"optimizer/_trainable_variables/0"'] == name
+    assert same_as['object_paths/"model/_functional/_operations/1/_kernel"'] == name
 
 
 @pytest.mark.parametrize(
