@@ -2,7 +2,7 @@
 
 Run as ``python -m tools.make_golden.hdf5 DIRECTORY``, it makes an environment with Python 3.7 (of pyenv or on
 PATH) in DIRECTORY and runs itself in it; that part keeps to what Python 3.7 understands. ``expected.json``
-holds type, shape and SHA-256 of the little-endian bytes as that h5py itself reads them, and texts as they are.
+holds type, shape and SHA-256 of the little-endian bytes as that h5py itself reads them, and the texts.
 """
 
 from __future__ import annotations
