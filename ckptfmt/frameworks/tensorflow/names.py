@@ -108,9 +108,9 @@ def names_of(graph: Graph, keys: Collection[str]) -> Names:
     others = sorted(set(keys) - owned.keys())
     chosen = _chosen(owned, others)
     of_model = _of_model(graph)
-    counter = _counter(graph)
+    counter = _counter(graph, owned)
     named = [
-        Named(one.key, _place(chosen[one.key], one.node in of_model, counter=one.node == counter))
+        Named(one.key, _place(chosen[one.key], one.node in of_model, counter=one.key == counter))
         for one in owned.values()
     ]
     named += [Named(key, (MODEL, key)) for key in others]
@@ -178,8 +178,10 @@ def _place(name: str, of_model: bool, *, counter: bool) -> tuple[str, ...]:  # n
     return (MODEL if of_model else OPTIMIZER, name)
 
 
-def _counter(graph: Graph) -> int | None:
-    return next((at for name, at in graph[0].children if name == COUNTER), None) if graph else None
+def _counter(graph: Graph, owned: dict[str, _Owned]) -> str | None:
+    """Return the key of the counter of saves, if it is a variable."""
+    at = next((at for name, at in graph[0].children if name == COUNTER), None) if graph else None
+    return next((key for key, one in owned.items() if one.node == at and one.path != key), None)
 
 
 def _paths(graph: Graph, by_node: dict[int, str]) -> dict[str, str]:

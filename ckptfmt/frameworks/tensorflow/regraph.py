@@ -66,7 +66,8 @@ def regraphed(tree: Tree) -> Regraphed | None:
         return None
     places = _places(names, held, tree.get(PATHS))
     values = {key: held[place] for key, place in places.items()}
-    held = {place: node for place, node in held.items() if place not in set(places.values())}
+    taken = set(places.values())
+    held = {place: node for place, node in held.items() if place not in taken}
     others = {place: node for place, node in held.items() if place[0] == MODEL and _free(place[-1], values)}
     keys: dict[Path, str] = {place: key for key, place in places.items()}
     keys |= {place: place[-1] for place in others}

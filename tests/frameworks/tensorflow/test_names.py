@@ -100,6 +100,16 @@ def test_the_counter_of_saves_has_a_place_of_its_own_at_the_root_only() -> None:
     }
 
 
+def test_a_counter_that_is_no_variable_or_has_two_values_loses_none() -> None:
+    table = Node(attributes=(Attribute("table", "", "t/.ATTRIBUTES/table"),))
+    graph = (Node(children=(("save_counter", 1),)), table)
+    keys = {"t/.ATTRIBUTES/table-keys", "t/.ATTRIBUTES/table-values"}
+    assert {one.place for one in names_of(graph, keys).named} == {("model", key) for key in keys}
+    two = Node(attributes=(*variable("a").attributes, *variable("b").attributes))
+    found = places((Node(children=(("save_counter", 1),)), two))
+    assert found == {key("a"): ("save_counter",), key("b"): ("model", "b")}
+
+
 def test_tables_have_two_values_and_what_is_not_there_is_told() -> None:
     table = Node(attributes=(Attribute("table", "", "t/.ATTRIBUTES/table"),))
     graph = root(table, variable("gone", "gone"))
