@@ -23,6 +23,8 @@ __all__ = ["is_tar", "tar_kind", "zip_kind"]
 
 _BLOCK = 512
 _MEMBERS = 16
+_OLD_TORCH = {b"storages", b"tensors", b"pickle"}
+_ABOUT_OTHERS = (b"x", b"g", b"L", b"K")  # kinds of headers that say something of the next member
 _CHECKPOINTS = (".pt", ".pth", ".npz", ".safetensors", ".bin", ".ckpt", ".h5", ".npy")
 
 
@@ -133,8 +135,12 @@ def is_tar(head: bytes) -> bool:
 def tar_kind(reader: ByteReader) -> Format | tuple[str, str]:
     """Return the format of a tar archive, or what else it is and what to do."""
     names = _tar_names(reader)
-    if {b"storages", b"tensors", b"pickle"} <= set(names):
+    found = _OLD_TORCH & set(names)
+    if found == _OLD_TORCH:
         return format_named("torch-tar")
+    if names[0] in _OLD_TORCH - {b"pickle"} and found == set(names):
+        message = f"a PyTorch file (a tar archive) that is cut short after {reader.size} bytes"
+        raise TruncatedError(f"{message}: download or copy it again", file=reader.name, offset=reader.size)
     return f"a tar archive that begins with {quoted(names[0])}", "Unpack it and give what is inside."
 
 
@@ -147,6 +153,7 @@ def _tar_names(reader: ByteReader) -> list[bytes]:
         digits = block[124:136].rstrip(b"\0 ").lstrip(b" ") or b"0"
         if block[257:262] != b"ustar" or not digits.isdigit() or not set(digits) <= set(b"01234567"):
             break
-        names.append(block[:100].rstrip(b"\0").removeprefix(b"./"))
+        if block[156:157] not in _ABOUT_OTHERS:
+            names.append(block[:100].rstrip(b"\0").removeprefix(b"./"))
         at += _BLOCK + -(-int(digits, 8) // _BLOCK) * _BLOCK
     return names or [reader.read(0, min(100, reader.size)).rstrip(b"\0")]

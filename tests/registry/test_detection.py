@@ -186,6 +186,7 @@ CUT = {
     "zip of torch": (zipped(*TORCH)[:-30], "PyTorch file .* cut short after"),
     "zip of arrays": (npz()[:-30], "NPZ file .* cut short after"),
     "zip": (zipped("x")[:-30], "a zip archive that is cut short"),
+    "tar of torch": (tarred("storages", "tensors", "pickle")[:3000], "PyTorch file .* cut short after"),
     "zip's first bytes": (zipped("x")[:4], "cut short after 4 bytes"),
     "safetensors in its header": (safetensors(W)[:20], "safetensors file that is cut short after 20 bytes"),
     "safetensors after its brace": (safetensors(W)[:9], "cut short after 9 bytes"),
