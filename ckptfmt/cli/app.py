@@ -20,6 +20,7 @@ from ckptfmt.cli.extract import extract_tensors
 from ckptfmt.cli.formats import list_formats
 from ckptfmt.cli.info import show_info
 from ckptfmt.cli.recover import recover_path
+from ckptfmt.cli.slots import show_slots
 from ckptfmt.cli.verify import verify_path
 from ckptfmt.version import __version__
 
@@ -40,6 +41,7 @@ program.command("convert")(convert_path)
 program.command("verify")(verify_path)
 program.command("digest")(digest_paths)
 program.command("diff")(diff_paths)
+program.command("slots")(show_slots)
 program.command("recover")(recover_path)
 program.command("formats")(list_formats)
 

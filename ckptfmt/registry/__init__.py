@@ -8,8 +8,17 @@ From low to high:
 - `detection`: the format of a path, or what else it is.
 """
 
-from ckptfmt.registry.calling import adapt, read_foreign, write_foreign
+from ckptfmt.registry.calling import adapt, optimizer_slots, read_foreign, write_foreign
 from ckptfmt.registry.detection import detect
 from ckptfmt.registry.table import Format, format_named, formats
 
-__all__ = ["Format", "adapt", "detect", "format_named", "formats", "read_foreign", "write_foreign"]
+__all__ = [
+    "Format",
+    "adapt",
+    "detect",
+    "format_named",
+    "formats",
+    "optimizer_slots",
+    "read_foreign",
+    "write_foreign",
+]

@@ -13,16 +13,17 @@ from ckptfmt.registry.table import NATIVE, Format, format_named
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
 
-__all__ = ["adapt", "read_foreign", "write_foreign"]
+__all__ = ["adapt", "optimizer_slots", "read_foreign", "write_foreign"]
 
 Reader: TypeAlias = "Callable[[str | os.PathLike[str]], Checkpoint]"
 Writer: TypeAlias = "Callable[..., tuple[Finding, ...]]"
+Slots: TypeAlias = "Callable[..., dict[str, dict[str, Tree]]]"
 
 _TENSORFLOW = ("ckptfmt.frameworks.tensorflow.live:adapt", "tensorflow")
 _LIVE = {
@@ -77,6 +78,38 @@ def read_foreign(path: str | os.PathLike[str], name: str) -> Checkpoint:
     found = format_named(name)
     reader = cast("Reader", _resolved(_required(found, found.reader), found.extra, f"reading {name}"))
     return reader(path)
+
+
+def optimizer_slots(
+    tree: Tree,
+    name: str,
+    *,
+    variables: Sequence[str] | None = None,
+    optimizer: str | None = None,
+) -> dict[str, dict[str, Tree]]:
+    """Return the values of an optimizer by displayed path of their parameter, and by their own name.
+
+    Parameters
+    ----------
+    tree : Tree
+        As the reader of the format returns it, or the part of it that has the optimizer.
+    name : str
+        The format's name.
+    variables : sequence of str, optional
+        The parameters in the order in which the optimizer has them, where the file does not tell it.
+    optimizer : str, optional
+        Its class, where the file does not tell it and it is needed.
+
+    Raises
+    ------
+    ConversionError
+        It is not certain what belongs to what, or the files of this format name the values themselves.
+    """
+    found = format_named(name)
+    if found.slots is None:
+        raise ConversionError(f"what a file of {name} keeps of an optimizer has names already: see `info`")
+    join = cast("Slots", _resolved(found.slots, found.extra, f"reading {name}"))
+    return join(tree, variables=variables, optimizer=optimizer)
 
 
 def write_foreign(

@@ -41,6 +41,8 @@ class Format:
         The extra that reading and writing need.
     instead : str or None
         Of a format that is only read: what to write, as the name of a format.
+    slots : str or None
+        ``"module:function"`` that tells which parameter each value of an optimizer belongs to.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Format:
     shards: bool = False
     extra: str | None = None
     instead: str | None = None
+    slots: str | None = None
 
     @property
     def writable(self) -> bool:
@@ -107,6 +110,7 @@ _FORMATS = (
         "ckptfmt.frameworks.pytorch.dcp.reader:read",
         "ckptfmt.frameworks.pytorch.dcp.writer:write",
         shards=True,
+        slots="ckptfmt.frameworks.pytorch.optimizers:slots",
     ),
     Format(
         "hdf5",
@@ -126,6 +130,7 @@ _FORMATS = (
         "ckptfmt.frameworks.keras.archive:read",
         "ckptfmt.frameworks.keras.archive:write",
         extra="hdf5",
+        slots="ckptfmt.frameworks.keras.optimizer:slots",
     ),
     Format(
         "keras-h5",
@@ -135,6 +140,7 @@ _FORMATS = (
         "ckptfmt.frameworks.keras.h5:read",
         "ckptfmt.frameworks.keras.h5:write",
         extra="hdf5",
+        slots="ckptfmt.frameworks.keras.optimizer:slots",
     ),
     Format(
         "keras-weights",
@@ -144,6 +150,7 @@ _FORMATS = (
         "ckptfmt.frameworks.keras.weights:read",
         "ckptfmt.frameworks.keras.weights:write",
         extra="hdf5",
+        slots="ckptfmt.frameworks.keras.optimizer:slots",
     ),
     Format(
         "npz",
@@ -197,6 +204,7 @@ _FORMATS = (
         (".pt", ".pth"),
         "ckptfmt.frameworks.pytorch.reader:read",
         "ckptfmt.frameworks.pytorch.writer:write",
+        slots="ckptfmt.frameworks.pytorch.optimizers:slots",
     ),
     Format(
         "torch-export",
@@ -214,6 +222,7 @@ _FORMATS = (
         (),
         "ckptfmt.frameworks.pytorch.stream:read",
         "ckptfmt.frameworks.pytorch.stream_writer:write",
+        slots="ckptfmt.frameworks.pytorch.optimizers:slots",
     ),
     Format(
         "torch-ranks",
@@ -232,6 +241,7 @@ _FORMATS = (
         "ckptfmt.frameworks.pytorch.tarred:read",
         None,
         instead="torch",
+        slots="ckptfmt.frameworks.pytorch.optimizers:slots",
     ),
     Format(
         "torchscript",

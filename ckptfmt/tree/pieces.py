@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class _Piece:
     source: Source
 
 
-class _Elements:
+class _Elements(ABC):
     """A source that knows how to read boxes, and makes byte ranges out of them, a slab at a time."""
 
     __slots__ = ("_dtype", "_shape")
@@ -49,8 +50,9 @@ class _Elements:
         self._dtype = dtype
         self._shape = shape
 
+    @abstractmethod
     def _read_box(self, box: Box, out: np.ndarray) -> None:
-        raise NotImplementedError
+        """Fill `out` with the elements of a box."""
 
     def readinto(self, start: int, out: memoryview) -> None:
         """Fill `out` with the bytes that begin at `start`."""

@@ -173,7 +173,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing_half_written(tmp_path: Path) ->
 def test_version_and_help_are_for_everybody(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--version"]) == 0
     assert capsys.readouterr().out == f"ckptfmt {ckptfmt.__version__}\n"
-    for command in ("info", "extract", "convert", "verify", "digest", "diff", "recover", "formats"):
+    for command in ("info", "extract", "convert", "verify", "digest", "diff", "slots", "recover", "formats"):
         assert invoke([command, "--help"]) == 0
         assert "--json" in capsys.readouterr().out
 

@@ -201,6 +201,21 @@ FORMATS = strict(
         )
     }
 )
+SLOTS = strict(
+    {
+        "path": TEXT,
+        "slots": each(
+            strict(
+                {
+                    "parameter": TEXT,
+                    "name": TEXT,
+                    "type": TEXT,
+                    "shape": {"anyOf": [{"type": "null"}, each(COUNT)]},
+                }
+            )
+        ),
+    }
+)
 ERROR = strict(
     {
         "error": strict(
@@ -235,6 +250,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree = {"w": w, "tied": w, "half": np.ones((2, 2), ml_dtypes.bfloat16), "values": values}
     ckptfmt.save(tree, tmp_path / "a", step=1)
     ckptfmt.save(tree | {"w": np.array([1.0, 2.0, -3.4e38], np.float32)}, tmp_path / "b")
+    group = {"params": [0], "param_names": ["w"], "lr": 0.1}
+    ckptfmt.write({"state": {0: {"m": w, "step": 1}}, "param_groups": [group]}, tmp_path / "named.pt")
     np.savez(tmp_path / "x.npz", names=np.array(["p", "q"]), w=w)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -256,6 +273,7 @@ CASES = [
     (DIFFERENCE, ["diff", "a", "x.npz", "--all"], 1),
     (EXTRACTION, ["extract", "a", "w[0:2]", "half"], 0),
     (RECOVERY, ["recover", "."], 0),
+    (SLOTS, ["slots", "named.pt"], 0),
     (FORMATS, ["formats"], 0),
     (ERROR, ["info", "none"], 5),
     (ERROR, ["info"], 2),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["OptimizerState", "optimizer_state"]
+__all__ = ["OptimizerState", "optimizer_state", "slots"]
 
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
 """The members of a ``.keras`` file, and the keys of its tree."""
@@ -125,6 +125,19 @@ def optimizer_state(
         found = f"{len(values)} values where {kind} has {len(places)} for {len(paths)} trainable variables"
         refuse(f"the optimizer holds {found}: options, model or variables are others than told")
     return _joined(places, values, paths, weights, (WEIGHTS,) if WEIGHTS in root else ())
+
+
+def slots(
+    tree: Tree, *, variables: Sequence[str] | None = None, optimizer: str | None = None
+) -> dict[str, dict[str, Tree]]:
+    """Return the values of the optimizer by displayed path of their parameter, and by name.
+
+    What belongs to no parameter is under the empty path. Parameters and errors are those of
+    `optimizer_state`.
+    """
+    state = optimizer_state(tree, variables=variables, optimizer=optimizer)
+    named = {display(path): dict[str, "Tree"](values) for path, values in state.slots.items()}
+    return {"": dict(state.scalars), **named}
 
 
 def _numbered(weights: dict[Key, Tree]) -> list[Tensor]:

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.errors import ConversionError
 from ckptfmt.tree.nodes import tag_of, tagged
+from ckptfmt.tree.paths import display
 from ckptfmt.tree.tensor import Tensor
+from ckptfmt.tree.walk import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ckptfmt.tree.nodes import Tree
-    from ckptfmt.tree.paths import Key
+    from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["SHAPED", "named_optimizer", "numbered_optimizer", "parameter_keys"]
+__all__ = ["SHAPED", "named_optimizer", "numbered_optimizer", "parameter_keys", "slots"]
 
 SHAPED = frozenset(
     (
@@ -133,6 +135,53 @@ def parameter_keys(optimizer: Tree) -> list[Key]:
     return _flat([_members(group) for group in _parts(optimizer)[1]])
 
 
+def slots(
+    tree: Tree, *, variables: Sequence[str] | None = None, optimizer: str | None = None
+) -> dict[str, dict[str, Tree]]:
+    """Return the values of the one optimizer in a tree by name of their parameter, and by their own name.
+
+    Parameters
+    ----------
+    tree : Tree
+        An optimizer's state dict, or mappings in which there is one.
+    variables : sequence of str, optional
+        As `parameter_names` of `named_optimizer`.
+    optimizer : str, optional
+        Not needed: PyTorch's files name the values.
+
+    Raises
+    ------
+    ConversionError
+        There is no optimizer or more than one, or as `named_optimizer` says.
+    """
+    if optimizer is not None:
+        raise ConversionError("a file of PyTorch names its values; the optimizer's class is not needed")
+    found = dict(_states(tree, ()))
+    if len(found) != 1:
+        known = ", ".join(display(path) for path in found)
+        message = (
+            f"there are {len(found)} optimizers, {known}: say which" if found else "there is no optimizer"
+        )
+        raise ConversionError(f"{message} (a mapping with `state` and `param_groups`)")
+    state, _ = _parts(named_optimizer(next(iter(found.values())), variables))
+    return {str(name): _by_name(entry) for name, entry in state.items()}
+
+
+def _states(tree: Tree, path: Path) -> Iterator[tuple[Path, Tree]]:
+    """Yield what looks like an optimizer's state in nested mappings, without going into it."""
+    if not isinstance(tree, dict) or len(path) > MAX_DEPTH:
+        return
+    if {"state", "param_groups"} <= tree.keys():
+        yield path, tree
+        return
+    for key, node in tree.items():
+        yield from _states(node, (*path, key))
+
+
+def _by_name(entry: Tree) -> dict[str, Tree]:
+    return {str(name): node for name, node in entry.items()} if isinstance(entry, dict) else {"": entry}
+
+
 def _parts(optimizer: Tree) -> tuple[dict[Key, Tree], list[dict[Key, Tree]]]:
     if isinstance(optimizer, dict):
         state, groups = optimizer.get("state"), optimizer.get("param_groups")
@@ -159,7 +208,9 @@ def _names(
     if given is None:
         recorded = [group.get("param_names") for group in groups]
         if not all(isinstance(names, list | tuple) for names in recorded):
-            raise ConversionError("the file has no names of parameters: give them")
+            raise ConversionError(
+                "the file has no names of parameters: give them, in the order of the optimizer (--variables)"
+            )
         lists = [[str(name) for name in names] for names in recorded if isinstance(names, list | tuple)]
     elif all(isinstance(name, str) for name in given):
         if len(groups) > 1:
