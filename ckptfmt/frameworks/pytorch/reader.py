@@ -15,6 +15,7 @@ from ckptfmt.frameworks.pytorch.archives import check_version, is_big_endian, ro
 from ckptfmt.frameworks.pytorch.ranks.shards import local_shards
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
 from ckptfmt.frameworks.pytorch.storages import ZipStorages
+from ckptfmt.frameworks.pytorch.wrappers import wrapped_names
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.checkpoint import Checkpoint
@@ -78,7 +79,7 @@ def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
     tree, findings, end = read_pickle(data, storages, file=member.name, limits=limits_for(reader))
     if end != len(data):
         raise FormatError("bytes follow the end of the pickle", file=member.name, offset=end)
-    return tree, (*archive.findings(), *findings, *local_shards(tree))
+    return tree, (*archive.findings(), *findings, *local_shards(tree), *wrapped_names(tree))
 
 
 def read_pickle(
