@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from h5py import h5d, h5s
+from h5py import h5d, h5i, h5s
 
 from ckptfmt.containers.hdf5.filters import checked_filters
+from ckptfmt.containers.hdf5.library import chunk_base
 from ckptfmt.containers.hdf5.sources import ChunkedSource, Chunks, ConstantSource
 from ckptfmt.containers.npy.sources import SwappedSource
 from ckptfmt.errors import FormatError, LimitError, UnsupportedVersionError
@@ -164,6 +165,7 @@ def _chunks(
         raise LimitError(f"{math.prod(grid)} chunks", file=reader.name, tensor=name)
     strides = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
     rows: list[tuple[int, int, int, int]] = []
+    base = chunk_base(h5i.get_file_id(found).get_create_plist().get_userblock())
     most = reader.size // 8 + 64  # an entry of any index takes more
 
     def listed(info: h5d.StoreInfo) -> None:
@@ -174,7 +176,7 @@ def _chunks(
             place += at // step * stride
         if len(rows) > most or info.byte_offset is None:
             raise FormatError("an index of chunks that is damaged", file=reader.name, tensor=name)
-        rows.append((place, info.byte_offset, info.size, info.filter_mask))
+        rows.append((place, base + info.byte_offset, info.size, info.filter_mask))
 
     found.chunk_iter(listed)
     columns = np.array(sorted(rows), np.int64).reshape(-1, 4)

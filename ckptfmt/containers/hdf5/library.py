@@ -8,6 +8,7 @@ for hostile files; what can be checked before it runs is checked in `superblock`
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.storage.reader import ByteReader
 
-__all__ = ["NATIVE_ORDER", "opened", "translated"]
+__all__ = ["NATIVE_ORDER", "chunk_base", "opened", "translated"]
 
 NATIVE_ORDER = h5.ITER_NATIVE
 """How names are listed: as they lie. For any other order the library (1.14) makes a table first, and frees
@@ -97,3 +98,22 @@ def translated(file: str, path: str | None = None) -> Iterator[None]:
     except (*_FAILURES, MemoryError) as error:
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise FormatError(f"the HDF5 library cannot read it: {said}", file=file, tensor=path) from error
+
+
+def chunk_base(user_block: int) -> int:
+    """Return what is to be added to where the library says that a chunk is, in a file with a user block.
+
+    HDF5 1.14.2 leaves the user block out, for chunks alone; so the library is asked about a file we know.
+    """
+    return user_block if user_block and _leaves_user_block_out() else 0
+
+
+@functools.cache
+def _leaves_user_block_out() -> bool:
+    known, memory = bytes(range(1, 17)), io.BytesIO()
+    with h5py.File(memory, "w", userblock_size=512) as file:
+        found = file.create_dataset("x", (16,), "u1", chunks=(16,)).id
+        found.write_direct_chunk((0,), known)
+        file.flush()
+        place = found.get_chunk_info(0).byte_offset
+    return memory.getvalue()[place : place + len(known)] != known

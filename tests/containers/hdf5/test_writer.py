@@ -16,6 +16,7 @@ from ckptfmt.storage.reader import MemoryReader
 from ckptfmt.testing.format_tests import example_array
 from ckptfmt.tree.dtypes import DTYPE_NAMES, dtype
 from ckptfmt.tree.nodes import Strings
+from ckptfmt.tree.source import BytesSource
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def test_what_is_no_path_of_hdf5_or_is_taken_is_refused(path: str) -> None:
 def test_more_dimensions_than_hdf5_has_are_refused() -> None:
     written(lambda writer: writer.add("x", Tensor.of(np.ones((1,) * 32))))
     with pytest.raises(ConversionError, match="at most 32"):
-        written(lambda writer: writer.add("x", Tensor.of(np.ones((1,) * 33))))
+        written(lambda writer: writer.add("x", Tensor(dtype("u8"), (1,) * 33, BytesSource(memoryview(b"1")))))
 
 
 def test_elements_are_aligned_and_deflated_in_runs_of_a_mebibyte() -> None:
