@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ckptfmt
-from ckptfmt.frameworks.keras.optimizer import optimizer_state
-from ckptfmt.frameworks.keras.variables import layer_names
 from ckptfmt.tree.nodes import tag_of
 from ckptfmt.tree.tensor import Tensor
 from ckptfmt.tree.walk import tensors
@@ -23,6 +21,10 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
 
 pytestmark = pytest.mark.framework
+REASON = 'needs the extra "hdf5"'
+pytest.importorskip("h5py", reason=REASON)
+optimizer_state = pytest.importorskip("ckptfmt.frameworks.keras.optimizer", reason=REASON).optimizer_state
+layer_names = pytest.importorskip("ckptfmt.frameworks.keras.variables", reason=REASON).layer_names
 
 
 def opened(file: str) -> ckptfmt.Checkpoint:

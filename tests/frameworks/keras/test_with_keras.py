@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.frameworks.keras.optimizer import optimizer_state
 from ckptfmt.tree.paths import display
 
 from .conftest import GOLDEN, described
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 Module: TypeAlias = Any  # a library without types, and its objects
 
 pytestmark = pytest.mark.framework
+REASON = 'needs the extra "hdf5"'
+pytest.importorskip("h5py", reason=REASON)
+optimizer_state = pytest.importorskip("ckptfmt.frameworks.keras.optimizer", reason=REASON).optimizer_state
 
 
 def functional(keras: Module) -> Module:

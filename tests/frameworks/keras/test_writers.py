@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.frameworks.keras.legacy import leaf_names
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.nodes import Composite, Strings, Tag, tag_of, tagged
 from ckptfmt.tree.tensor import Tensor
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from ckptfmt.tree.nodes import Tree
 
 pytestmark = pytest.mark.framework
+REASON = 'needs the extra "hdf5"'
+pytest.importorskip("h5py", reason=REASON)
+leaf_names = pytest.importorskip("ckptfmt.frameworks.keras.legacy", reason=REASON).leaf_names
 
 CONFIG = json.dumps({"class_name": "Sequential", "config": {"name": "m", "layers": []}})
 
