@@ -10,6 +10,7 @@ Knows no file, no framework and no rank. From low to high:
 - `source`: where canonical bytes come from;
 - `nodes`, `tensor`: the kinds of node;
 - `walk`: traversals;
+- `pieces`: one tensor out of pieces that lie in different places;
 - `capture`: any Python value to a tree;
 - `document`: a tree as canonical JSON;
 - `checkpoint`: what a reader returns.
