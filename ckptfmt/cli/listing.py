@@ -7,6 +7,7 @@ for `verify`. Entries that are no checkpoints are not listed.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Listed", "list_directory", "stored_size"]
+
+_DATA = re.compile(r"(.+)\.data-[0-9]{5}-of-[0-9]{5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,9 @@ def _entries(path: str) -> Iterator[Listed]:
         name = where.name
         if parse_name(name) is not None or not (where.is_dir() or where.is_file()):
             continue
+        data = _DATA.fullmatch(name)
+        if data is not None and where.with_name(f"{data[1]}.index").is_file():
+            continue  # of a checkpoint that is listed by its index
         try:
             kind = detect(where).name
         except CkptError:

@@ -74,11 +74,19 @@ def test_what_is_not_complete_is_named(runs: Path, capsys: pytest.CaptureFixture
 def test_a_checkpoint_of_a_kind_that_is_not_read_is_no_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / ".metadata").write_bytes(b"x")
-    np.savez(tmp_path / "__0_0.distcp.npz", w=np.ones(1))
-    (tmp_path / "__0_0.distcp.npz").rename(tmp_path / "__0_0.distcp")
+    (tmp_path / "_CHECKPOINT_METADATA").write_bytes(b"{}")
+    np.savez(tmp_path / "beside.npz", w=np.ones(1))
     assert invoke(["info", str(tmp_path)]) == 4
-    assert "torch.distributed" in capsys.readouterr().err
+    assert "Orbax" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_an_index_and_data_is_listed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ckptfmt.write({"w": np.ones(3, "f4")}, tmp_path / "model.ckpt-1", to="tensorflow")
+    assert len(list(tmp_path.iterdir())) == 2
+    listed = document(capsys, "info", str(tmp_path))["checkpoints"]
+    assert [(one["name"], one["format"]) for one in listed] == [("model.ckpt-1.index", "tensorflow")]
 
 
 def test_a_left_over_is_named_and_recover_removes_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
