@@ -13,7 +13,7 @@ import pytest
 import ckptfmt
 from ckptfmt.errors import FormatError, MissingFileError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
-from ckptfmt.frameworks.pytorch.ranks.joining import PER_RANK
+from ckptfmt.frameworks.pytorch.ranks.joining import PER_RANK, RankTree, join_ranks
 from ckptfmt.frameworks.pytorch.ranks.reader import read, read_files
 from ckptfmt.tree.nodes import Composite, Opaque
 from ckptfmt.tree.tensor import Tensor
@@ -115,15 +115,36 @@ def test_missing_ranks_are_named_with_what_is_not_complete(left_out: tuple[str, 
     assert caught.value.tensor == "model/first.weight"
 
 
-def test_a_missing_rank_whose_pieces_others_have_is_a_loss_that_is_told(tmp_path: Path) -> None:
-    with ckptfmt.read(GOLDEN / "grid-4") as whole:
-        columns = bytes(whole.tensors()["grid/columns"].bytes())
-    with pytest.raises(MissingFileError, match="no file of rank 1"):
-        read(without("grid-4", tmp_path / "set", "rank_1.pt"))
+def test_a_missing_rank_whose_pieces_others_have_is_a_loss_that_is_told() -> None:
+    files = [ckptfmt.read(GOLDEN / "grid-4" / f"rank_{rank}.pt") for rank in (0, 1)]
+    trees = [
+        RankTree(rank, f"rank_{rank}.pt", file.at(("grid", "columns"))) for rank, file in enumerate(files)
+    ]
+    tensor, (finding,) = join_ranks(trees)
+    assert isinstance(tensor, Tensor)
+    assert described(tensor) == EXPECTED["grid-4"]["grid/columns"]
+    assert (finding.kind, finding.severity) == ("missing-ranks", ckptfmt.Severity.LOSS)
+    assert "no file of rank 2, 3" in finding.message
+    for file in files:
+        file.close()
+
+
+def test_replicas_of_ranks_that_differ_are_refused_by_their_names() -> None:
+    big = np.zeros(1 << 15, "f4")
+    other = big.copy()
+    other[-1] = 1
+    trees = [RankTree(rank, "x", Tensor.of(each)) for rank, each in ((0, big), (3, other))]
+    tensor, findings = join_ranks(trees)
+    assert isinstance(tensor, Tensor)
+    assert findings == ()
+    with pytest.raises(FormatError, match="replicas differ: rank 3 has other bytes than rank 0"):
+        tensor.numpy()
+
+
+def test_files_of_some_ranks_can_be_given_one_by_one() -> None:
     paths = {rank: GOLDEN / "pipeline-4" / f"mp_rank_{rank:02}.pt" for rank in (0, 1)}
     with read_files(paths) as checkpoint:  # the mesh of a stage knows its own ranks only
         assert list(checkpoint.tensors()) == ["stage0"]
-    assert columns
 
 
 def test_the_last_rank_of_a_set_whose_names_tell_how_many_is_missed(tmp_path: Path) -> None:
