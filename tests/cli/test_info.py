@@ -83,10 +83,14 @@ def test_a_checkpoint_of_a_kind_that_is_not_read_is_no_folder(
 def test_a_checkpoint_of_an_index_and_data_is_listed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ckptfmt.write({"w": np.ones(3, "f4")}, tmp_path / "model.ckpt-1", to="tensorflow")
-    assert len(list(tmp_path.iterdir())) == 2
+    for step in (1, 2):
+        ckptfmt.write({"w": np.ones(3, "f4")}, tmp_path / f"model.ckpt-{step}", to="tensorflow")
+    assert len(list(tmp_path.iterdir())) == 4
     listed = document(capsys, "info", str(tmp_path))["checkpoints"]
-    assert [(one["name"], one["format"]) for one in listed] == [("model.ckpt-1.index", "tensorflow")]
+    assert [(one["name"], one["format"]) for one in listed] == [
+        ("model.ckpt-1.index", "tensorflow"),
+        ("model.ckpt-2.index", "tensorflow"),
+    ]
 
 
 def test_a_left_over_is_named_and_recover_removes_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
