@@ -264,6 +264,7 @@ def convert(  # noqa: PLR0913 - each is a choice of the user's
                 _refuse_losses(foreseen)
         done, same = _Written(findings), None
         if not dry_run:
+            opened.verify_whole()
             passes = Passes(progress, tree, _pass_count(options, verify=verify))
             done, same = _carried_out(tree, target, options, findings, passes, verify=verify)
         return ConversionReport(

@@ -110,7 +110,7 @@ def _index(weights: dict[str, object]) -> Format | tuple[str, str]:
     if len(files) == len(weights) and all(name.endswith(".safetensors") for name in files):
         return format_named("safetensors")
     if files and all(name.endswith((".bin", ".pt", ".pth")) for name in files):
-        return "an index of PyTorch shards", f"Convert each shard by itself: {len(set(files))} files."
+        return "an index of PyTorch shards", f"Give its directory: the {len(set(files))} files are joined."
     listed = [name for names in weights.values() for name in (names if isinstance(names, list) else [names])]
     if listed and all(isinstance(name, str) and name.endswith(".weights.h5") for name in listed):
         return format_named("keras-weights")

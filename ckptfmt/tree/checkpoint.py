@@ -40,7 +40,7 @@ class Checkpoint:
         Bytes of the files it was read from, where they are not just the file or directory that was named.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a reader has to tell
         self,
         tree: Tree,
         *,
@@ -50,6 +50,7 @@ class Checkpoint:
         root: bytes | None = None,
         bag: bytes | None = None,
         stored: int | None = None,
+        verify: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.tree = tree
@@ -59,6 +60,7 @@ class Checkpoint:
         self.root = root
         self.bag = bag
         self.stored = stored
+        self._verify = verify
         self._close = close
 
     def tensors(self) -> dict[str, Tensor]:
@@ -77,6 +79,24 @@ class Checkpoint:
 
     def __getitem__(self, key: Key) -> Tree:
         return node_at(self.tree, (key,))
+
+    def verify_whole(self) -> bool:
+        """Compare checksums that are of whole files, which reading a part of one does not; reads all of it.
+
+        Returns
+        -------
+        bool
+            Whether there were any.
+
+        Raises
+        ------
+        ChecksumError, StorageError
+            One does not match, or the file cannot be read.
+        """
+        if self._verify is None:
+            return False
+        self._verify()
+        return True
 
     def close(self) -> None:
         """Release open files. Arrays handed out before keep their bytes."""

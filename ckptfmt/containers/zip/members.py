@@ -99,6 +99,16 @@ class StoredMember(Member):
         """Return the first bytes as they lie there."""
         return self._reader.read(self._start, min(length, self.size))
 
+    def verify(self) -> None:
+        """Read the whole member and compare its checksum, unless that was done.
+
+        Raises
+        ------
+        ChecksumError
+            It does not match.
+        """
+        self._verify()
+
     def unverified(self) -> ByteReader:
         """Return a reader of the same bytes that compares no checksum.
 

@@ -53,7 +53,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """Open a ``.keras`` file.
 
     Tensors and assets stay in the file until they are read. The zip archive has one checksum for all weights:
-    it is compared where they are no more than 8 MiB (else finding ``unverified``).
+    it is compared where they are no more than 8 MiB (else finding ``unverified``), and by
+    `Checkpoint.verify_whole`.
 
     Parameters
     ----------
@@ -68,11 +69,14 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     """
     reader = FileReader(path)
     try:
-        tree, findings = _tree(reader)
+        archive = ZipArchive(reader)
+        tree, findings = _tree(archive, reader)
+        member = archive.open(WEIGHTS)
     except BaseException:
         reader.close()
         raise
-    return Checkpoint(tree, format="keras", findings=findings, close=reader.close)
+    verify = member.verify if isinstance(member, StoredMember) else None
+    return Checkpoint(tree, format="keras", findings=findings, verify=verify, close=reader.close)
 
 
 def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False) -> tuple[Finding, ...]:
@@ -146,8 +150,7 @@ def _write_weights(planned: PlannedWeights, window: Window) -> None:
         planned.write(writer)
 
 
-def _tree(reader: ByteReader) -> tuple[dict[Key, Tree], tuple[Finding, ...]]:
-    archive = ZipArchive(reader)
+def _tree(archive: ZipArchive, reader: ByteReader) -> tuple[dict[Key, Tree], tuple[Finding, ...]]:
     if "model.weights.npz" in archive.entries:
         message = "weights in an NPZ inside, an experiment of Keras 3, are not read"
         raise UnsupportedVersionError(message, file=reader.name)

@@ -215,3 +215,13 @@ def test_a_large_archive_is_not_read_as_a_whole_to_compare_its_checksum(
     monkeypatch.setattr("ckptfmt.frameworks.keras.archive._VERIFIED", 1000)
     with ckptfmt.read(tmp_path / "changed.keras") as found:
         assert "unverified" in {finding.kind for finding in found.findings}
+    report = ckptfmt.check(tmp_path / "changed.keras")
+    assert not report.ok
+    assert {finding.kind for finding in report.findings if finding.severity is ckptfmt.Severity.PROBLEM} == {
+        "checksum"
+    }
+    with pytest.raises(ckptfmt.ChecksumError):
+        ckptfmt.convert(tmp_path / "changed.keras", tmp_path / "native")
+    good = ckptfmt.check(GOLDEN / "3.15.1" / "rnn.keras")
+    assert good.ok
+    assert "unverified" not in {finding.kind for finding in good.findings}
