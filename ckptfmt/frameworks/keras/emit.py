@@ -92,6 +92,7 @@ class Told:
         self._seen: dict[Hashable, Path] = {}
         self._raw: dict[str, list[Path]] = {}
         self._tied: list[Path] = []
+        self._unordered: list[Path] = []
         self._others: list[Finding] = []
 
     def tensor(self, path: Path, tensor: Tensor) -> None:
@@ -101,6 +102,10 @@ class Told:
             self._tied.append(path)
         if tensor.dtype.name in ML_NAMES and tensor.dtype.name not in self._loads:
             self._raw.setdefault(tensor.dtype.name, []).append(path)
+
+    def unordered(self, path: Path) -> None:
+        """Note a mapping whose list of weights, by which Keras loads, was not kept."""
+        self._unordered.append(path)
 
     def dropped(self, kind: str, path: Path, message: str, severity: Severity = Severity.LOSS) -> None:
         """Note something else."""
@@ -113,6 +118,10 @@ class Told:
             many = f"type {name}: {len(paths)} tensors stored as raw bytes"
             message = f"{many} with an attribute that names the type, which no Keras loads from such a file"
             yield Finding("stored-raw", display(paths[0]), Severity.INFO, message)
+        if self._unordered:
+            many = f"{len(self._unordered)} groups of weights, {display(self._unordered[0])} the first"
+            message = f"{many}, do not tell in which order Keras loads them: listed in the order of the keys"
+            yield Finding("order-guessed", "", Severity.LOSS, message)
         if self._tied:
             message = f"{len(self._tied)} tensors are tied to others: stored once more, apart"
             yield Finding("tie-broken", display(self._tied[0]), Severity.INFO, message)

@@ -13,6 +13,7 @@ from ckptfmt.frameworks.keras.legacy import (
     OPTIMIZER,
     TOP_LEVEL,
     WEIGHTS_LIST,
+    has_many_orders,
     leaf_names,
 )
 from ckptfmt.tree.nodes import tag_of
@@ -94,6 +95,10 @@ class PlannedLegacy:
                 check_name(key, (*path, *below))
             by_name["/".join(map(str, below))] = ((*path, *below), _at(weights, below))
         names = _ordered(weights, list(by_name))
+        if names is None:
+            names = list(by_name)
+            if has_many_orders(weights):
+                self._told.unordered(path)
         attributes = _as_bytes(tag_attributes(weights, path, self._told, without=(WEIGHTS_LIST,)))
         self.groups.append((place, {**attributes, **name_lists(WEIGHTS_LIST, names)}))
         for name in names:
@@ -109,14 +114,14 @@ def _at(group: dict[Key, Tree], path: Path) -> Tree:
     return node
 
 
-def _ordered(weights: dict[Key, Tree], names: list[str]) -> list[str]:
-    """Return the names in the order of the list that the tag holds, where that is a list of these."""
+def _ordered(weights: dict[Key, Tree], names: list[str]) -> list[str] | None:
+    """Return the names in the order of the list that the tag holds, if that is a list of these."""
     tag = tag_of(weights)
     listed = None if tag is None else tag.attributes.get(WEIGHTS_LIST)
     if not isinstance(listed, list):
-        return names
+        return None
     texts = [text for text in listed if isinstance(text, str)]
-    return texts if sorted(texts) == sorted(names) and len(texts) == len(listed) else names
+    return texts if sorted(texts) == sorted(names) and len(texts) == len(listed) else None
 
 
 def _configurations(tree: dict[Key, Tree]) -> dict[str, Attribute]:

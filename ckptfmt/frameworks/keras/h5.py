@@ -74,7 +74,8 @@ def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False
     Returns
     -------
     tuple of Finding
-        ``stored-raw`` for types that no Keras loads from such a file, bfloat16 among them; ``tie-broken``.
+        ``stored-raw`` for types that no Keras loads from such a file, bfloat16 among them; ``tie-broken``;
+        ``order-guessed`` (a loss) where weights are nested and the tag of their mapping does not list them.
 
     Raises
     ------

@@ -1,11 +1,12 @@
 """The layout of legacy ``.h5`` files: a list of layers, each a group with a list of its weights' names.
 
-Keras loads by the order of the lists, not by names. A tree keeps that order in its keys, and where a list
-does not follow the groups, in the tag of its mapping as well. Configurations stay texts.
+Keras loads by the order of the lists, not by names. A tree keeps that order in its keys, and where groups
+could be listed in several orders, in the tag of its mapping as well. Configurations stay texts.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.hdf5.walk import Dataset, Group
@@ -35,6 +36,7 @@ __all__ = [
     "OPTIMIZER",
     "TOP_LEVEL",
     "WEIGHTS_LIST",
+    "has_many_orders",
     "leaf_names",
     "legacy_tree",
 ]
@@ -92,7 +94,7 @@ class _Legacy:
                 raise FormatError(f"{name!r} is listed twice", file=self.file.name, tensor=group.path)
             self.used.add(id(found))
         attributes = self.others(group, (WEIGHTS_LIST,))
-        if ["/".join(map(str, path)) for path in leaf_names(made)] != names:
+        if has_many_orders(made):
             attributes[WEIGHTS_LIST] = list(names)
         return with_tag(made, attributes)
 
@@ -155,6 +157,21 @@ def leaf_names(group: dict[Key, Tree]) -> Iterator[Path]:
             stack += [((*path, key), below) for key, below in reversed(node.items())]
         else:
             yield path
+
+
+def has_many_orders(group: dict[Key, Tree]) -> bool:
+    """Whether lists of different orders give this nesting: leaves of one group may stand apart in a list.
+
+    As those of an optimizer do: ``m/a, v/a, m/b, v/b`` becomes ``m: {a, b}, v: {a, b}``.
+    """
+    node: Tree = group
+    while isinstance(node, dict) and len(node) == 1:
+        node = next(iter(node.values()))
+    return isinstance(node, dict) and any(map(_has_two_leaves, node.values()))
+
+
+def _has_two_leaves(node: Tree) -> bool:
+    return isinstance(node, dict) and len(list(islice(leaf_names(node), 2))) == 2
 
 
 def legacy_tree(

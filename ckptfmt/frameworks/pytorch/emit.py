@@ -6,6 +6,7 @@ is written as plain containers, and told of. Mappings and lists that are shared 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.pickle.emitter import BATCH, Emitter
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TreeEmitter"]
 
+_SHOWN = 5
 _ATOMS = (str, int, float, complex, bytes, type(None))
 _QSCHEMES = frozenset(
     f"torch.per_{of}_{how}" for of in ("tensor", "channel") for how in ("affine", "symmetric")
@@ -226,7 +228,10 @@ class TreeEmitter:
 
     def _tag_dropped(self, tag: Tag | None, path: Path) -> None:
         if tag is not None:
-            self._tell("class-dropped", path, f"a {tag.name} is written as the plain kind that it is of")
+            kept = ", ".join(str(name)[:40] for name in islice(tag.attributes, _SHOWN))
+            with_them = f", without its {kept}" if kept else ""
+            message = f"a {tag.name} is written as the plain kind that it is of{with_them}"
+            self._tell("class-dropped", path, message)
 
     # --- what is more than a value --------------------------------------------------------------
 

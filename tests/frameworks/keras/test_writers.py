@@ -115,6 +115,44 @@ def test_lists_that_do_not_follow_the_groups_keep_their_order(tmp_path: Path) ->
         assert tag_of(found.at(("model_weights", "layer"))).attributes["weight_names"] == listed  # type: ignore[union-attr]
 
 
+def _optimizer_file(target: Path) -> None:
+    """Write slots as tf_keras lists them: those of one parameter side by side."""
+    slots: Tree = {name: {key: Tensor.of(np.full(2, at)) for key in "ab"} for at, name in enumerate("mv")}
+    weights: Tree = {"step": Tensor.of(np.ones(())), "Adam": slots}
+    listed: list[Tree] = ["step", "Adam/m/a", "Adam/v/a", "Adam/m/b", "Adam/v/b"]
+    tagged_weights = tagged(weights, Tag("keras.group", {"weight_names": listed}))
+    tree = {"model_weights": {}, "model_config": CONFIG, "optimizer_weights": tagged_weights}
+    assert not ckptfmt.write(tree, target, to="keras-h5")
+
+
+def test_an_order_that_was_lost_on_the_way_is_told(tmp_path: Path) -> None:
+    """A pickle keeps no tags; Keras would put the slots of one kind into those of another without a word."""
+    _optimizer_file(tmp_path / "model.h5")
+    report = ckptfmt.convert(tmp_path / "model.h5", tmp_path / "between.pt")
+    assert ["weight_names" in loss.message for loss in report.losses if loss.path == "optimizer_weights"] == [
+        True
+    ]
+    report = ckptfmt.convert(tmp_path / "between.pt", tmp_path / "back.h5", to="keras-h5")
+    assert [(loss.kind, "optimizer_weights" in loss.message) for loss in report.losses] == [
+        ("order-guessed", True)
+    ]
+    with pytest.raises(ckptfmt.LossyError, match="order"):
+        ckptfmt.convert(tmp_path / "between.pt", tmp_path / "strict.h5", to="keras-h5", strict=True)
+    assert not (tmp_path / "strict.h5").exists()
+
+
+def test_an_order_that_the_groups_allow_is_kept_where_others_are_possible(tmp_path: Path) -> None:
+    """So that a list that follows the groups is told from one that was lost."""
+    weights = {"d": {"kernel": np.ones(2), "bias": np.ones(1)}, "bn": {"gamma": np.ones(3)}}
+    one = {"kernel": np.ones(2), "bias": np.ones(1)}
+    tree = {"model_weights": {"inner": weights, "one": {"one": one}}}
+    told = ckptfmt.write(tree, tmp_path / "a.h5", to="keras-h5")
+    assert [(f.kind, "model_weights/inner" in f.message) for f in told] == [("order-guessed", True)]
+    for way in ("native", "npz"):
+        ckptfmt.convert(tmp_path / "a.h5", tmp_path / way, to="ckptfmt" if way == "native" else way)
+        assert not ckptfmt.convert(tmp_path / way, tmp_path / f"{way}.h5", to="keras-h5").losses
+
+
 def test_paths_are_told_in_the_order_of_keys() -> None:
     tree: dict[Any, Tree] = {"b": {"y": None, "x": None}, "a": None, "c": {}}
     assert list(leaf_names(tree)) == [("b", "y"), ("b", "x"), ("a",)]
