@@ -1,4 +1,4 @@
-"""What Chainer's snapshots lack and a restart needs: hyper-parameters, hooks, loss scale, random generators.
+"""What Chainer's snapshots lack: hyper-parameters, attributes of rules, hooks, loss scale, random generators.
 
 Of an optimizer, each as plain values. An entry of a hook that is no plain value (a function, say) stays the
 hook's own. CuPy's generators show their state to nobody: what runs on a GPU and draws there is not restarted
@@ -44,6 +44,7 @@ _LOSS_SCALE = (
     "_loss_scaling_multiplier",
 )
 _PLAIN = (bool, int, float, str, type(None))
+_OF_EVERY_RULE = {"hyperparam", "enabled", "t"}
 
 
 def settings_of(optimizer: Foreign) -> dict[str, object]:
@@ -71,7 +72,11 @@ def _parameters(optimizer: Foreign) -> list[tuple[str, Foreign]]:
 
 def _rule(rule: Foreign) -> dict[str, object]:
     """Return what a rule has of its own, beside what its optimizer gives it."""
-    found = {"hyperparameters": _own(rule.hyperparam), "hooks": _hooks(rule._hookable)}  # noqa: SLF001
+    found = {
+        "hyperparameters": _own(rule.hyperparam),
+        "hooks": _hooks(rule._hookable),  # noqa: SLF001
+        "attributes": _attributes(rule),
+    }
     made: dict[str, object] = {name: value for name, value in found.items() if value}
     if not rule.enabled:
         made["enabled"] = False
@@ -79,6 +84,12 @@ def _rule(rule: Foreign) -> dict[str, object]:
     if master is not None:
         made["fp32_param"] = np.asarray(master.array)
     return made
+
+
+def _attributes(rule: Foreign) -> dict[str, object]:
+    """Return what a rule counts or keeps beside its state, as the powers of MSVAG: no snapshot has it."""
+    known = {name: value for name, value in vars(rule).items() if not name.startswith("_")}
+    return {name: value for name, value in known.items() if name not in _OF_EVERY_RULE and _is_plain(value)}
 
 
 def _own(hyperparam: Foreign) -> dict[str, object]:
@@ -141,6 +152,9 @@ def settings_problems(node: Tree, optimizer: Foreign, path: Path) -> Iterator[st
         held, _ = as_tree(_hooks(parameter.update_rule._hookable))  # noqa: SLF001
         yield from _names(own.get("hooks", {}), held, (*path, "rules", name, "hooks"))
         yield from _hook_problems(own.get("hooks", {}), held, (*path, "rules", name, "hooks"))
+        if "attributes" in own:
+            held, _ = as_tree(_attributes(parameter.update_rule))
+            yield from _names(own["attributes"], held, (*path, "rules", name, "attributes"))
 
 
 def _names(node: Tree, wanted: Tree, path: Path) -> Iterator[str]:
@@ -193,6 +207,8 @@ def _set_rule(node: dict[str, Tree], parameter: Foreign, variable: Foreign) -> N
         delattr(rule.hyperparam, name)
     for key, value in cast("dict[str, Tree]", node.get("hyperparameters", {})).items():
         setattr(rule.hyperparam, key, _value(value))
+    for key, value in cast("dict[str, Tree]", node.get("attributes", {})).items():
+        setattr(rule, key, _value(value))
     _set_hooks(cast("dict[str, Tree]", node.get("hooks", {})), rule._hookable)  # noqa: SLF001
     master = node.get("fp32_param")
     if isinstance(master, Tensor):

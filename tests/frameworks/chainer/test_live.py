@@ -88,6 +88,34 @@ def test_a_fresh_optimizer_takes_state_and_settings(
     assert ckptfmt.digest(live.capture(later)).root == ckptfmt.digest(live.capture(optimizer)).root
 
 
+@pytest.mark.parametrize(("name", "setting"), [("MSVAG", "lr"), ("AdaBound", "alpha")])
+def test_rules_that_keep_numbers_of_their_own_go_on_to_the_same_bits(
+    name: str, setting: str, tmp_path: Path, chainer: ModuleType, live: Foreign
+) -> None:
+    """Powers of beta and the rate that bounds began with are attributes of rules; no snapshot has them."""
+    optimizer = getattr(chainer.optimizers, name)(**{setting: 0.25})
+    model = stepped(chainer, optimizer, fresh=True)
+    tree = through({"model": live.capture(model), "optimizer": live.capture(optimizer)}, tmp_path / "native")
+    other, later = network(chainer), getattr(chainer.optimizers, name)(**{setting: 0.5})
+    later.setup(other)
+    live.restore(tree, {"model": other, "optimizer": later})
+    model.predictor.cell.reset_state()  # in no file, nor in what is captured
+    batch, labels = np.ones((4, 1, 6, 6), "f4"), np.arange(4, dtype="i4") % 3
+    for rule, net in ((optimizer, model), (later, other)):
+        np.random.seed(1)  # noqa: NPY002 - for dropout
+        rule.update(net, batch, labels)
+    assert_same(chainer, model, other)
+    assert_same(chainer, optimizer, later)
+    del later.target.predictor.conv.W.update_rule.__dict__[next(iter(tree_attributes(tree)))]
+    with pytest.raises(ConversionError, match="attributes"):
+        live.restore(tree, {"model": other, "optimizer": later})
+
+
+def tree_attributes(tree: Tree) -> Foreign:
+    """Return the attributes of one rule of a captured optimizer."""
+    return cast("Foreign", tree)["optimizer"]["rules"]["predictor/conv/W"]["attributes"]
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("iteration", [4, 5, 7])
 def test_a_restored_trainer_goes_on_to_the_same_bits(
