@@ -306,7 +306,7 @@ class Tensors:
         more = self.values.attributes(state)
         if isinstance(inner, Composite) and not more and more is not None:
             message = f"the class {cls} of a {inner.name} is not kept"
-            self._findings.append(Finding("class-dropped", "", Severity.INFO, message))
+            self._findings.append(Finding("class-dropped", "", Severity.LOSS, message))
             return inner
         if not isinstance(inner, Tensor) or more is None:
             return Opaque(cls, {"args": (data,), "state": state})  # type: ignore[dict-item] # as_tree resolves

@@ -8,6 +8,7 @@ import pytest
 
 from ckptfmt.errors import FormatError
 from ckptfmt.frameworks.pytorch.reader import read
+from ckptfmt.tree.findings import Severity
 from ckptfmt.tree.nodes import Composite
 from ckptfmt.tree.tensor import Tensor
 
@@ -188,6 +189,13 @@ def test_sparse_layouts_are_composites(tmp_path: Path) -> None:
         coo = checkpoint["sparse_coo"]
         assert isinstance(coo, Composite)
         assert coo.attributes["is_coalesced"] is True
+
+
+@pytest.mark.parametrize("tensor", [torch.eye(2).to_sparse(), torch.empty(2, device="meta")])
+def test_a_class_that_a_composite_cannot_keep_is_a_loss(tensor: object, tmp_path: Path) -> None:
+    with read(saved({"w": torch.nn.Parameter(tensor)}, tmp_path)) as checkpoint:
+        told = {finding.kind: finding.severity for finding in checkpoint.findings}
+    assert told["class-dropped"] is Severity.LOSS
 
 
 def test_quantised_tensors_are_composites(tmp_path: Path) -> None:
