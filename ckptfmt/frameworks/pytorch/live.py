@@ -16,7 +16,7 @@ from torch._utils import _get_obj_state, _rebuild_tensor_v2, _rebuild_tensor_v3
 from ckptfmt.errors import ConversionError
 from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.carried import carry
-from ckptfmt.frameworks.pytorch.objects import as_state, to_torch
+from ckptfmt.frameworks.pytorch.objects import as_state, is_lazy, to_torch
 from ckptfmt.frameworks.pytorch.restoring import Restoration
 from ckptfmt.frameworks.pytorch.storages import Strides
 from ckptfmt.tree.capture import as_tree
@@ -134,6 +134,8 @@ def _element_of(kind: torch.dtype) -> ElementType:
 
 def _tensor(value: torch.Tensor) -> object:
     cls = type(value)
+    if torch.nn.parameter.is_lazy(value):  # no data yet; its file has no more
+        return Opaque(f"{cls.__module__}.{cls.__qualname__}", {"args": (value.requires_grad,), "state": None})
     if cls not in (torch.Tensor, torch.nn.Parameter):
         return _subclass(value)
     node = _plain(value)
@@ -374,7 +376,9 @@ class _Objects:
         return not isinstance(version, int) or version < 2
 
     def problems(self, node: Tree, target: object) -> list[str]:
-        """Compare an optimizer's groups of parameters."""
+        """Compare an optimizer's groups of parameters, and what a module's lazy parameters would take."""
+        if isinstance(target, torch.nn.Module):
+            return _lazy_problems(cast("Mapping[str, Tree]", node), target)
         if not isinstance(target, torch.optim.Optimizer):
             return []
         groups = node.get("param_groups") if isinstance(node, dict) and "state" in node else None
@@ -399,6 +403,17 @@ class _Objects:
     def value(self, node: Tree) -> object:
         """Return a node as a plain object with memory of its own."""
         return _owned(as_state(node), None)
+
+
+def _lazy_problems(node: Mapping[str, Tree], module: torch.nn.Module) -> list[str]:
+    """Return what no parameter without a shape can take: they take tensors, and what has no shape either."""
+    lazy = [name for name, value in module.state_dict().items() if torch.nn.parameter.is_lazy(value)]
+    found = {name: node[name] for name in lazy if name in node}
+    return [
+        f"{name}: a {type(child).__name__} where a tensor must be"
+        for name, child in found.items()
+        if not isinstance(child, Tensor | Composite) and not is_lazy(child)
+    ]
 
 
 def _put_back(state: _State, optimizer: torch.optim.Optimizer) -> None:

@@ -17,14 +17,15 @@ from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.carried import carry
 from ckptfmt.frameworks.pytorch.state import StateBuilder
 from ckptfmt.frameworks.pytorch.storages import contiguous
+from ckptfmt.tree.nodes import Opaque
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from ckptfmt.tree.nodes import Composite, Opaque, Tag, Tree
+    from ckptfmt.tree.nodes import Composite, Tag, Tree
 
-__all__ = ["as_state", "to_torch"]
+__all__ = ["as_state", "is_lazy", "to_torch"]
 
 _Maker: TypeAlias = "Callable[..., torch.Tensor]"
 
@@ -34,6 +35,10 @@ _quantized_tensor = cast("_Maker", _rebuild_qtensor)
 _coo_tensor = cast("_Maker", torch.sparse_coo_tensor)
 _compressed_tensor = cast("_Maker", torch.sparse_compressed_tensor)
 _strided_tensor = cast("_Maker", torch.empty_strided)
+_LAZY: dict[str, Callable[..., torch.Tensor]] = {
+    f"torch.nn.parameter.{name}": getattr(torch.nn.parameter, name)
+    for name in ("UninitializedParameter", "UninitializedBuffer")
+}
 _typed_storage = cast("Callable[..., object]", torch.storage.TypedStorage)
 
 
@@ -87,6 +92,11 @@ def _shared(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def is_lazy(node: Tree) -> bool:
+    """Whether a node is a parameter or buffer of a lazy module, which has no shape and no data yet."""
+    return isinstance(node, Opaque) and node.name in _LAZY and node.parts.get("args") in ((True,), (False,))
+
+
 def as_state(tree: Tree) -> object:
     """Return a tree as plain objects of Python, numpy and PyTorch, as `torch.load` would.
 
@@ -137,6 +147,8 @@ class _Leaves:
     def opaque(self, node: Opaque) -> object:
         """Return a type, device or layout; other opaque nodes as they are."""
         args = node.parts.get("args")
+        if is_lazy(node):
+            return _LAZY[node.name](requires_grad=args == (True,))
         if not node.parts:
             return _constant(node.name, (torch.dtype, torch.qscheme, torch.memory_format), node)
         if not isinstance(args, tuple) or not all(type(arg) in (str, int) for arg in args):
@@ -177,7 +189,7 @@ def _classed(made: torch.Tensor, tag: Tag) -> object:
     state = attributes.get("state")
     if isinstance(state, dict) and tag.name in (keys.PARAMETER, keys.TENSOR):
         for name, value in state.items():
-            setattr(made, str(name), as_state(value))
+            vars(made)[str(name)] = as_state(value)  # where it stood; no property of a tensor is set
     return made
 
 

@@ -290,6 +290,38 @@ def test_every_difference_is_listed_and_nothing_is_changed() -> None:
         live.restore({}, 5)
 
 
+def test_lazy_parameters_are_what_their_file_says(tmp_path: Path) -> None:
+    value = [torch.nn.UninitializedParameter(requires_grad=False), torch.nn.UninitializedBuffer()]
+    torch.save(value, tmp_path / "m.pt")
+    with read(tmp_path / "m.pt") as checkpoint:
+        assert form(live.capture(value)) == form(checkpoint.tree)
+        made = live.as_state(checkpoint.tree)
+    assert [(type(item), item.requires_grad) for item in made] == [
+        (type(item), item.requires_grad) for item in value
+    ]
+
+
+def test_lazy_modules_are_kept_and_take_what_has_no_shape_either() -> None:
+    lazy, other = torch.nn.LazyLinear(2), torch.nn.LazyLinear(2)
+    live.restore(live.capture(lazy), other)
+    assert torch.nn.parameter.is_lazy(other.weight)
+    whole = torch.nn.Linear(3, 2)
+    with pytest.raises(ConversionError, match="weight"):
+        live.restore(live.capture(lazy), whole)
+    live.restore(live.capture(whole), other)
+    assert torch.equal(other.weight, whole.weight)
+    with pytest.raises(ConversionError, match="weight: a list where a tensor must be"):
+        live.restore({"weight": [1], "bias": Opaque("x", {})}, lazy)
+
+
+def test_attributes_of_a_file_are_no_properties_of_a_tensor() -> None:
+    hostile = Tag("torch.nn.parameter.Parameter", {"state": {"__class__": 1, "data": 2, "T": 3, "own": 4}})
+    made = live.as_state(Tensor.of(np.ones(2, np.float32), tag=hostile))
+    assert type(made) is torch.nn.Parameter
+    assert torch.equal(made.data, torch.ones(2))
+    assert made.own == 4
+
+
 def test_containers_are_restored_in_place() -> None:
     weight, array = torch.zeros(2, 2), np.zeros(3)
     target = {"w": weight, "l": [array, 1, {"x": None}], "s": torch.zeros(3).to_sparse(), "new": None}
