@@ -6,6 +6,7 @@ says what the content is, never what the file is called.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = ["Signature", "signature_of"]
@@ -85,7 +86,7 @@ def signature_of(head: bytes, tail: bytes) -> Signature | None:
     for row in _SIGNATURES:
         if head.startswith(row.magic, row.offset):
             return row
-    for look in (_onnx, _message_pack):
+    for look in (_onnx, _saved_model, _message_pack):
         found = look(head, tail)
         if found is not None:
             return found
@@ -103,6 +104,14 @@ def _onnx(head: bytes, _tail: bytes) -> Signature | None:
             b"", "an ONNX model, by the look of it", "Give the checkpoint that it was made from."
         )
     return None
+
+
+def _saved_model(head: bytes, _tail: bytes) -> Signature | None:
+    """SavedModel: its version (field 1) is 1, then a graph (field 2) of 128 bytes or more."""
+    if re.match(rb"\x08\x01\x12[\x80-\xff]{1,4}[\x01-\x7f]\x0a", head) is None:
+        return None
+    advice = "It holds no weights: give the directory that it lies in, whose folder variables holds them."
+    return Signature(b"", "the program of a TensorFlow SavedModel, by the look of it", advice)
 
 
 def _message_pack(head: bytes, _tail: bytes) -> Signature | None:

@@ -48,6 +48,9 @@ def describe_text(head: bytes) -> tuple[str, str] | None:
         return "a git-annex pointer, not the file itself", "Fetch it: git annex get."
     if head.startswith((b"outs:\n- md5:", b"md5: ")) and b"path:" in head:
         return "a DVC pointer, not the file itself", "Fetch it: dvc pull."
+    if head.startswith(b"model_checkpoint_path:"):
+        advice = "Give the directory that it lies in, or the prefix of one of its checkpoints."
+        return "a list of TensorFlow checkpoints that tells which is the newest", advice
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if _PAGE.match(start) or (start.startswith((b"<?xml", b"<!--", b"<Error")) and b">" in start):
         return _page(start)

@@ -156,6 +156,8 @@ NAMED = {
     "gguf": (b"GGUF\x03\x00\x00\x00", "GGUF"),
     "tflite": (b"\x1c\x00\x00\x00TFL3", "TensorFlow Lite"),
     "mxnet": (struct.pack("<QQ", 0x112, 0) + b"\x01", "MXNet"),
+    "saved model": (b"\x08\x01\x12\xa9\x82\x07\x0a\xc4\x15\x12", "SavedModel.*give the directory"),
+    "state file": (b'model_checkpoint_path: "ck-1"\n', "TensorFlow checkpoints.*Give the directory"),
     "onnx": (b"\x08\x08\x12\x07pytorch\x1a\x052.1.0", "ONNX"),
     "flax": (b"\x81\xa6params\x81\xa5Dense", "MessagePack"),
     "keras npz": (zipped("metadata.json", "config.json", "model.weights.npz"), "Keras model"),
