@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from ckptfmt.containers.hdf5.reader import Hdf5File
 from ckptfmt.containers.hdf5.writer import Hdf5Writer
 from ckptfmt.errors import FormatError, LimitError, MissingFileError, NotFoundError
-from ckptfmt.frameworks.keras.emit import Told
+from ckptfmt.frameworks.keras.emit import Told, refuse_leaf
 from ckptfmt.frameworks.keras.emit_weights import PlannedWeights
 from ckptfmt.frameworks.keras.groups import Untyped
+from ckptfmt.frameworks.keras.optimizer import WEIGHTS
 from ckptfmt.frameworks.keras.variables import layer_names, merged, names_finding, weights_of
 from ckptfmt.storage.reader import FileReader
 from ckptfmt.storage.replace import replacing
@@ -33,6 +34,7 @@ __all__ = ["read", "write"]
 
 _MAX_INDEX = 64 << 20
 _MAX_FILES = 10_000
+_ALONE = f"them alone, in Python: ckptfmt.write(checkpoint.tree[{WEIGHTS!r}], target)"
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:
@@ -104,6 +106,9 @@ def write(tree: Tree, target: str | os.PathLike[str], *, overwrite: bool = False
     ExistsError, NoSpaceError, StorageError
         The file could not be written; the target is as it was.
     """
+    if isinstance(tree, dict) and WEIGHTS in tree:
+        why = f"weights below this name are a .keras file's, and Keras would not find them: write {_ALONE}"
+        refuse_leaf((WEIGHTS,), why)
     told = Told(loads_bfloat16=True)
     planned = PlannedWeights(tree, told)
     with replacing(target, overwrite=overwrite) as file, Hdf5Writer(file) as writer:

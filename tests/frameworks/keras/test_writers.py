@@ -194,6 +194,20 @@ def test_what_is_no_model_of_keras_is_refused_with_a_way_out(tree: object, to: s
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_of_an_archive_are_not_written_where_keras_would_not_find_them(tmp_path: Path) -> None:
+    """Which `--include model.weights.h5` would do, for nothing is renamed."""
+    source = GOLDEN / "3.15.1" / "rnn.keras"
+    target = tmp_path / "x.weights.h5"
+    for include in ((), "model.weights.h5"):
+        with pytest.raises(ckptfmt.ConversionError, match=r"checkpoint\.tree\['model\.weights\.h5'\]"):
+            ckptfmt.convert(source, target, include=include)
+    assert not target.exists()
+    with ckptfmt.read(source) as checkpoint:
+        ckptfmt.write(checkpoint.tree["model.weights.h5"], target)  # type: ignore[call-overload, index] # a dict
+        with ckptfmt.read(target) as found:
+            assert ckptfmt.digest(found).bag == ckptfmt.digest(checkpoint).bag
+
+
 def test_types_that_keras_cannot_load_are_kept_and_told(tmp_path: Path) -> None:
     """Every type comes back bit for bit; Keras loads bfloat16 from weights files, from no legacy one."""
     arrays = {
