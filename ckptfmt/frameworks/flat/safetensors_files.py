@@ -205,6 +205,11 @@ def write_shards(
 def _directory_and_stem(target: str | os.PathLike[str]) -> tuple[Path, str]:
     path = Path(target)
     if path.name.endswith(INDEX_SUFFIX):
+        if path.parent.name in ("", os.pardir):
+            message = (
+                "shards and their index are a directory of their own, which is replaced as one: name it,"
+            )
+            raise ConversionError(f"{message} as in NEW/{path.name}")
         return path.parent, path.name.removesuffix(INDEX_SUFFIX) or "model"
     return path, "model"
 

@@ -197,6 +197,15 @@ def test_the_path_of_an_index_names_the_shards(tmp_path: Path) -> None:
     ]
 
 
+def test_shards_are_not_spread_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConversionError, match=r"NEW/x\.safetensors\.index\.json"):
+        write(flat(), "x.safetensors.index.json")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_note_lies_in_the_first_shard(tmp_path: Path) -> None:
     tree, _ = as_tree({"m": [np.ones((k + 1, 5)) for k in range(6)], "n": 1})
     target = sharded(tmp_path, tree)
