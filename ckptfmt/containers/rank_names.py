@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["RankNames", "rank_names"]
+__all__ = ["RankNames", "holds_ranks", "rank_names"]
 
 _ENDINGS = (".pt", ".pth", ".bin")
 _NUMBER = re.compile(
@@ -49,15 +49,33 @@ def rank_names(names: Iterable[str]) -> RankNames | None:
         match = _NUMBER.search(name)
         if match is None:
             return None
-        group = 1 if match[1] is not None else 3
+        group = _group(match)
         number, world = int(match[group]), match[group + 1]
         if number in found:
             return None
         found[number] = name
-        patterns.add(name[: match.start(group)] + "#" + name[match.end(group) :])
+        patterns.add(_pattern(name, match))
         worlds.add(None if world is None else int(world))
     if len(patterns) != 1:
         return None
     world = worlds.pop()
     first = 1 if world is not None and world in found and 0 not in found else 0
     return RankNames({number - first: found[number] for number in sorted(found)}, world)
+
+
+def holds_ranks(names: Iterable[str]) -> bool:
+    """Whether any two of the PyTorch files among some names are alike but for the number of a rank."""
+    matches = [(name, _NUMBER.search(name)) for name in names if name.lower().endswith(_ENDINGS)]
+    patterns = [_pattern(name, match) for name, match in matches if match is not None]
+    return len(set(patterns)) < len(patterns)
+
+
+def _group(match: re.Match[str]) -> int:
+    """Return the group of the rank's number."""
+    return 1 if match[1] is not None else 3
+
+
+def _pattern(name: str, match: re.Match[str]) -> str:
+    """Return a name without the number of its rank."""
+    group = _group(match)
+    return name[: match.start(group)] + "#" + name[match.end(group) :]

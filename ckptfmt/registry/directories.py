@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ckptfmt.containers.rank_names import rank_names
+from ckptfmt.containers.rank_names import holds_ranks, rank_names
 from ckptfmt.containers.safetensors_parts import is_part_name
 from ckptfmt.errors import FormatError
 from ckptfmt.registry.archives import zip_kind
@@ -26,6 +26,9 @@ __all__ = ["describe_directory", "is_folder"]
 _SHARD = re.compile(r"data-[0-9]{5}-of-[0-9]{5}\.(safetensors|ckz)")
 _METADATA = ".metadata"
 _OF_RANK = re.compile(r"__[0-9]+\.metadata")
+_RANKS_APART = (
+    "Give one of them. One file of each rank is read as one where no other PyTorch file is beside them."
+)
 _NOT_YET = "This release does not read it."
 _FILES = (
     ".bin",
@@ -138,4 +141,5 @@ def _folder(place: Directory, names: list[str]) -> tuple[str, str]:
         return "a directory without a checkpoint that we know", "Give a file, or a checkpoint's directory."
     listed = ", ".join(quoted(name.encode(errors="replace")) for name in sorted(found)[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"a directory that holds {listed}{more}", "Give one of them."
+    advice = _RANKS_APART if holds_ranks(names) else "Give one of them."
+    return f"a directory that holds {listed}{more}", advice

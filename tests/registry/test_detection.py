@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import struct
 import tarfile
 import warnings
@@ -275,6 +276,24 @@ def test_a_directory_with_our_checkpoints_names_them(tmp_path: Path) -> None:
 def test_a_checkpoint_of_ours_is_one_even_if_files_are_missing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"damaged")
     assert detect(tmp_path).name == "ckptfmt"
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("rank_0.pt", "rank_1.pt", "other.pt"), ["as one"]),
+        (("a_rank0.pt", "a_rank1.pt", "b_rank0.pt", "b_rank1.pt"), ["as one"]),
+        (("a_rank0.pt", "b_rank0.pt", "step_1.pt", "step_2.pt"), []),
+    ],
+)
+def test_files_of_ranks_among_others_are_told_how_to_be_read(
+    names: tuple[str, ...], told: list[str], tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(UnknownFormatError, match="Give one of them") as caught:
+        detect(tmp_path)
+    assert re.findall("as one", str(caught.value)) == told
 
 
 def test_a_directory_with_an_index_of_shards_is_safetensors(tmp_path: Path) -> None:

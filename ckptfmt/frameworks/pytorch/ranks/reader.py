@@ -66,7 +66,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     except OSError as error:
         raise open_error(error, os.fspath(path)) from error
     if names is None:
-        raise NotFoundError("there is no set of files of ranks in it", file=os.fspath(path))
+        message = "its PyTorch files are not one of each rank, with names alike but for the rank's number"
+        raise NotFoundError(message, file=os.fspath(path))
     paths = {name: contained_path(directory, name, file=os.fspath(path)) for name in names.files.values()}
     ranks = {name: rank for rank, name in names.files.items()}
     return _read(paths, ranks, names.world)

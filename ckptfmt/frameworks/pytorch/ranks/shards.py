@@ -101,8 +101,8 @@ def local_shards(tree: Tree) -> tuple[Finding, ...]:
     path, node = found[0]
     cls = node.name.rpartition(".")[2]
     message = (
-        f"{len(found)} tensors are the shards of one rank ({cls}), kept as they are: give the directory with"
-        " the files of all ranks to have them whole"
+        f"{len(found)} tensors are the shards of one rank ({cls}), kept as they are: give a directory with"
+        " the files of all ranks, and no other PyTorch file, to have them whole"
     )
     return (Finding("local-shard", display(path), Severity.INFO, message),)
 
