@@ -132,7 +132,12 @@ class _Leaves:
             made = to_torch(tensor)
             if shared is not None:
                 self._shared[shared] = made
-        return made.detach() if tag is None else _classed(made.detach(), tag)
+        if tag is None:
+            return made.detach()
+        try:
+            return _classed(made.detach(), tag)
+        except RuntimeError as error:
+            raise ConversionError(f"a tensor that its {tag.name} contradicts: {error}") from error
 
     def composite(self, node: Composite, build: Callable[[Tree], object]) -> object:
         """Return what a composite of PyTorch is; other composites as they are."""
@@ -154,7 +159,7 @@ class _Leaves:
         if not isinstance(args, tuple) or not all(type(arg) in (str, int) for arg in args):
             return node
         if node.name == "torch.device":
-            return torch.device(":".join(map(str, args)))
+            return _device(":".join(map(str, args)), node)
         if node.name == "torch.serialization._get_layout" and len(args) == 1:
             return _constant(str(args[0]), (torch.layout,), node)
         return node
@@ -168,6 +173,14 @@ def _constant(name: str, kinds: tuple[type, ...], node: Opaque) -> object:
     """Return the constant of PyTorch of a name, or the node where there is none of such a kind."""
     found = getattr(torch, name.removeprefix("torch."), None) if name.startswith("torch.") else None
     return found if isinstance(found, kinds) else node
+
+
+def _device(name: str, node: Opaque) -> object:
+    """Return a device, or the node where this PyTorch has no such kind of device."""
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        return node
 
 
 def _classed(made: torch.Tensor, tag: Tag) -> object:

@@ -322,6 +322,25 @@ def test_attributes_of_a_file_are_no_properties_of_a_tensor() -> None:
     assert made.own == 4
 
 
+@pytest.mark.parametrize(
+    ("values", "tag"),
+    [
+        (np.ones(2, np.float32), Tag("torch.Tensor", {"memory_format": "channels_last"})),
+        (np.ones(2, np.int64), Tag("torch.nn.parameter.Parameter", {"requires_grad": True})),
+        (np.ones(2, np.int64), Tag("torch.Tensor", {"requires_grad": True})),
+    ],
+)
+def test_a_tag_that_its_tensor_cannot_have_is_an_error(values: np.ndarray, tag: Tag) -> None:
+    with pytest.raises(ConversionError, match="contradicts"):
+        live.as_state({"x": Tensor.of(values, tag=tag)})
+
+
+@pytest.mark.parametrize("args", [("of the future",), ("cuda", 10**30)])
+def test_a_device_that_pytorch_does_not_know_stays_a_node(args: tuple[str | int, ...]) -> None:
+    node = Opaque("torch.device", {"args": args, "state": None})
+    assert live.as_state([node]) == [node]
+
+
 def test_containers_are_restored_in_place() -> None:
     weight, array = torch.zeros(2, 2), np.zeros(3)
     target = {"w": weight, "l": [array, 1, {"x": None}], "s": torch.zeros(3).to_sparse(), "new": None}
