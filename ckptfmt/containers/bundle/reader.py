@@ -229,7 +229,7 @@ class _Opening:
             readers = open_files({path: Path(path) for path in paths}, self._stack)
         except NotFoundError as error:
             lost = paths.get(error.file or "", 0)
-            message = f"file {lost} of {shards} is not there"
+            message = f"file {lost} of {shards} is not there: it begins as the index; copy it, or rename both"
             raise MissingFileError(message, file=error.file, tensor=_shown(firsts[lost])) from None
         self._readers = {shard: readers[path] for path, shard in paths.items()}
 

@@ -117,7 +117,7 @@ def test_a_state_file_that_leads_out_or_tells_nothing_is_refused(content: bytes,
 
 def test_what_is_missing_is_named(managed: Path) -> None:
     (managed / "ckpt-3.data-00000-of-00001").unlink()
-    with pytest.raises(MissingFileError, match=r"not there .*ckpt-3\.data-00000-of-00001"):
+    with pytest.raises(MissingFileError, match=r"not there: .*rename both .*ckpt-3\.data-00000-of-00001"):
         read(managed)
     (managed / "ckpt-3.index").unlink()
     with pytest.raises(MissingFileError, match=r"newest checkpoint is ckpt-3, .* no ckpt-3\.index"):
