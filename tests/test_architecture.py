@@ -27,6 +27,7 @@ THIRD_PARTIES = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "google_crc32c": ("containers/crc32c.py",),
+    "isal": ("containers/zip/checksum.py",),
     "h5py": ("containers/hdf5/",),
     "chainer": ("frameworks/chainer/live.py",),
     "keras": ("frameworks/keras/live.py",),

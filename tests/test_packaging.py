@@ -15,7 +15,7 @@ import pytest
 from ckptfmt.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = {"torch", "tensorflow", "chainer", "hdf5", "mpi", "all", "dev", "test", "crc32c"}
+EXTRAS = {"torch", "tensorflow", "chainer", "hdf5", "mpi", "all", "dev", "test", "checksums"}
 
 
 def committed(folder: str) -> set[str]:

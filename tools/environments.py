@@ -77,7 +77,7 @@ ENVIRONMENTS = {
             "everything that the tests compare with",
             (
                 ("wheel", "torch==2.13.0"),
-                ("-e", ".[dev,hdf5,crc32c]", "safetensors", "transformers", "tensorflow-cpu==2.21.0"),
+                ("-e", ".[dev,hdf5,checksums]", "safetensors", "transformers", "tensorflow-cpu==2.21.0"),
                 ("--no-deps", "tf-keras==2.21.0"),  # it asks for the tensorflow that has GPU code
             ),
             ("--no-deps", "-e", "."),

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli), plain and masked, as LevelDB's tables and TensorFlow's bundles use it.
 
-A library does the work where one is installed (extra ``crc32c``: google-crc32c). Without it numpy
+A library does the work where one is installed (extra ``checksums``: google-crc32c). Without it numpy
 does: correct, and several times slower. Nothing here reads files.
 """
 

@@ -73,7 +73,7 @@ def test_numpy_gives_what_bytes_one_by_one_give(size: int) -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("size", CUTS)
 def test_numpy_gives_what_the_library_gives(size: int) -> None:
-    google = pytest.importorskip("google_crc32c", reason="needs the extra `crc32c`")
+    google = pytest.importorskip("google_crc32c", reason="needs the extra `checksums`")
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     assert crc32c._extend_numpy(0, data) == google.value(data.tobytes())
 

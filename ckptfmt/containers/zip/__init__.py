@@ -1,5 +1,6 @@
 """Zip archives under one strict policy, for listing and for reading alike.
 
+- `checksum`: CRC-32, by a faster library where one is installed;
 - `records`: the structures of the format, as bytes;
 - `directory`: the end records and the central directory to entries;
 - `archive`: members by name;

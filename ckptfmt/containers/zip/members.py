@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ckptfmt.containers.zip.checksum import crc32
 from ckptfmt.errors import ChecksumError, FormatError
 from ckptfmt.storage.reader import check_range
 from ckptfmt.storage.slices import SliceReader
@@ -125,7 +126,7 @@ class StoredMember(Member):
             self._reader.readinto(self._start + offset, out)
             return
         self._reader.readinto(self._start, out)
-        self._accept(zlib.crc32(out))
+        self._accept(crc32(out))
 
     def view(self, offset: int, length: int) -> memoryview | None:
         """Return the archive's own mapped bytes."""
@@ -140,7 +141,7 @@ class StoredMember(Member):
             if self._verified or self._entry.unverifiable:
                 return
             mapped = self._reader.view(self._start, self.size)
-            self._accept(self._crc() if mapped is None else zlib.crc32(mapped))
+            self._accept(self._crc() if mapped is None else crc32(mapped))
 
     def _crc(self) -> int:
         crc = 0
@@ -148,7 +149,7 @@ class StoredMember(Member):
         for at in range(0, self.size, _PIECE):
             piece = buffer[: min(_PIECE, self.size - at)]
             self._reader.readinto(self._start + at, piece)
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
         return crc
 
 
@@ -235,7 +236,7 @@ class DeflatedMember(Member):
             produced += len(piece)
             if produced > self.size:
                 raise FormatError(f"inflates to more than the declared {self.size} bytes", file=self.name)
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             yield memoryview(piece)
         if produced != self.size:
             message = f"inflates to {produced} bytes where {self.size} are declared"

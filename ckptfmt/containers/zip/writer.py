@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ckptfmt.containers.zip import records
 from ckptfmt.containers.zip.archive import MAX_RATIO
+from ckptfmt.containers.zip.checksum import crc32
 from ckptfmt.containers.zip.window import Window
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ZipWriter:
         encoded = self._claimed(name)
         if size <= _SMALL and not self._descriptors:
             data = b"".join(pieces)
-            return self._add(encoded, size, (data,), zlib.crc32(data))
+            return self._add(encoded, size, (data,), crc32(data))
         return self._add(encoded, size, pieces, None)
 
     def add_deflated(self, name: str, size: int, pieces: Callable[[], Iterable[bytes | memoryview]]) -> int:
@@ -121,7 +122,7 @@ class ZipWriter:
         if size > most:
             raise ValueError(f"{size} bytes where at most {most} were announced")
         for piece in window.pieces():
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
         self._file.seek(offset)
         self._file.write(self._local_header(encoded, flags, size, crc, wide=wide, at=offset))
         self._at += size
@@ -134,7 +135,7 @@ class ZipWriter:
         crc = done = 0
         for piece in pieces:
             self._write(engine.compress(piece))
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             done += len(piece)
         self._write(engine.flush())
         if done != size:
@@ -175,7 +176,7 @@ class ZipWriter:
         crc = done = 0
         for piece in pieces:
             self._file.write(piece)
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             done += len(piece)
         if done != size:
             raise ValueError(f"{done} bytes where {size} were announced")
