@@ -20,7 +20,7 @@ def list_formats(*, as_json: AsJson = False) -> Result:
     rows = [
         (
             row.name,
-            "read, write" if row.writable else "read",
+            "detect, read, write" if row.writable else "detect, read",
             _endings(row),
             " ".join(row.codecs) if row.writable else "",
             row.extra or "",
