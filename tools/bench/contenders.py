@@ -60,11 +60,11 @@ def remove(path: Path) -> None:
 
 
 def touch(arrays: Iterable[np.ndarray]) -> None:
-    """Read every byte."""
+    """Read every byte, as words that lie at multiples of eight: numpy copies others before it adds them."""
     for array in arrays:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        whole = flat.size - flat.size % 8
-        flat[:whole].view(np.uint64).sum()
+        flat = flat[-flat.ctypes.data % 8 :]
+        flat[: flat.size - flat.size % 8].view(np.uint64).sum()
 
 
 def _ours_load(verify: str) -> Callable[[Path], None]:

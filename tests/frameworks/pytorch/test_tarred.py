@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
 import struct
 import tarfile
 from pathlib import Path
@@ -268,3 +269,43 @@ def test_the_golden_archive_has_headers_of_pax(tmp_path: Path) -> None:
     ckptfmt.convert(GOLDEN, tmp_path / "x.pt")
     with ckptfmt.read(tmp_path / "x.pt") as ours, read(GOLDEN) as old:
         assert ckptfmt.digest(ours).root == ckptfmt.digest(old).root
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="counts what Linux tells of a process")
+def test_listing_four_gibibytes_reads_little(tmp_path: Path) -> None:
+    """The large storage is a hole in the file; the small one lies behind it."""
+    count = 1 << 30
+    first = entry(200, "cpu", "FloatStorage") + struct.pack("<q", count)
+    head, tail = pickle.dumps(2, 2) + first, FLOATS[0] + pickle.dumps([], 2)
+    tensors = listing([*ONE, described(2, 200, (count,), (1,), 0)])
+    path = tmp_path / "m.pt"
+    with path.open("wb") as file:
+        for name, parts in (
+            ("storages", (head, 4 * count, tail)),
+            ("tensors", (tensors, 0, b"")),
+            ("pickle", (b"(U\x011QU\x012Qt.", 0, b"")),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(parts[0]) + parts[1] + len(parts[2])
+            file.write(info.tobuf(tarfile.GNU_FORMAT))
+            file.write(parts[0])
+            file.seek(parts[1], 1)
+            file.write(parts[2])
+            file.seek(-info.size % 512, 1)
+        file.write(bytes(1024))
+    read(path).close()  # what is imported is imported now
+    before = _touched()
+    with ckptfmt.read(path) as checkpoint:
+        assert {name: tensor.shape for name, tensor in checkpoint.tensors().items()} == {
+            "0": (2, 3),
+            "1": (count,),
+        }
+        assert checkpoint.tensors()["0"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert _touched() - before < 16 << 20
+
+
+def _touched() -> int:
+    rows = dict(line.split(": ") for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines())
+    faults = resource.getrusage(resource.RUSAGE_SELF)
+    return int(rows["rchar"]) + (faults.ru_minflt + faults.ru_majflt) * resource.getpagesize()
