@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptfmt.errors import FormatError, LimitError, TruncatedError
-from ckptfmt.storage.section import Section
+from ckptfmt.storage.slices import SliceReader
 
 if TYPE_CHECKING:
     from ckptfmt.storage.reader import ByteReader
@@ -40,9 +40,9 @@ class TarMember:
     offset: int
     size: int
 
-    def open(self, reader: ByteReader) -> Section:
+    def open(self, reader: ByteReader) -> SliceReader:
         """Return its bytes as a reader, given that of the archive."""
-        return Section(reader, self.offset, self.size, f"{reader.name}: {self.name}")
+        return SliceReader(reader, self.offset, self.size, name=f"{reader.name}: {self.name}")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ From low to high:
 
 - `libc`: system calls that Python does not offer
 - `reader`: random access to files and memory
-- `section`: a range of a reader as a reader
+- `slices`: a range of a reader as a reader
+- `pool`: many files, of which few are open at a time
 - `directory`: a directory held open
 - `places`: what kind of file system holds a path
 - `system`: every system call that writes, behind one object

@@ -17,7 +17,7 @@ from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import FREE_BYTES, MAX_EXPANSION, Tensors
 from ckptfmt.frameworks.pytorch.stream import Stream
 from ckptfmt.storage.reader import FileReader, MemoryReader
-from ckptfmt.storage.section import Section
+from ckptfmt.storage.slices import SliceReader
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
@@ -116,7 +116,7 @@ class _Inside:
         name = f"{self._reader.name}: a storage in bytes"
         reader: ByteReader
         if isinstance(data, FileBytes):
-            reader = Section(data.reader, data.offset, data.length, name)
+            reader = SliceReader(data.reader, data.offset, data.length, name=name)
         else:
             held = bytes_of(data)
             if held is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptfmt.errors import FormatError, MissingFileError, TruncatedError
 from ckptfmt.frameworks.pytorch.storages import Storage
-from ckptfmt.storage.section import Section
+from ckptfmt.storage.slices import SliceReader
 
 if TYPE_CHECKING:
     from ckptfmt.storage.reader import ByteReader
@@ -65,7 +65,7 @@ class RangeStorages:
             left = self._reader.size - start
             message = f"storage {key!r} has {nbytes} bytes by its length, {left} are left"
             raise TruncatedError(message, file=self._reader.name, offset=self._reader.size)
-        section = Section(self._reader, start, nbytes, f"{self._reader.name}: storage {key}")
+        section = SliceReader(self._reader, start, nbytes, name=f"{self._reader.name}: storage {key}")
         self._found[key] = Storage((self._token, key), section, big_endian=False)
         self.nbytes += nbytes
         return start + nbytes

@@ -14,7 +14,7 @@ import numpy as np
 
 from ckptfmt.errors import FormatError, MissingFileError
 from ckptfmt.storage.reader import RangeSource
-from ckptfmt.storage.section import Section
+from ckptfmt.storage.slices import SliceReader
 from ckptfmt.tree.dtypes import dtype
 from ckptfmt.tree.source import ArraySource
 
@@ -76,7 +76,7 @@ class Storage:
         if offset < 0 or length < 0 or offset + length > self.reader.size:
             message = f"a view of bytes {offset} to {offset + length} of a storage of {self.reader.size}"
             raise FormatError(message, file=self.reader.name)
-        inside = Section(self.reader, offset, length, self.reader.name)
+        inside = SliceReader(self.reader, offset, length, name=self.reader.name)
         return Storage(self.identity, inside, self.big_endian, self.base + offset)
 
 

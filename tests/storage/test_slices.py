@@ -4,11 +4,11 @@ import pytest
 
 from ckptfmt.errors import TruncatedError
 from ckptfmt.storage.reader import MemoryReader
-from ckptfmt.storage.section import Section
+from ckptfmt.storage.slices import SliceReader
 
 
 def test_a_section_is_a_reader_of_its_range_and_of_nothing_else() -> None:
-    section = Section(MemoryReader(memoryview(bytearray(b"0123456789"))), 2, 5, "part")
+    section = SliceReader(MemoryReader(memoryview(bytearray(b"0123456789"))), 2, 5, name="part")
     out = bytearray(2)
     section.readinto(1, memoryview(out))
     view = section.view(0, 5)
@@ -23,4 +23,4 @@ def test_a_section_is_a_reader_of_its_range_and_of_nothing_else() -> None:
 
 def test_a_section_beyond_its_reader_is_refused() -> None:
     with pytest.raises(TruncatedError):
-        Section(MemoryReader(b"012"), 2, 2, "part")
+        SliceReader(MemoryReader(b"012"), 2, 2, name="part")
