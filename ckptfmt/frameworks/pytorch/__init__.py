@@ -3,6 +3,7 @@
 - `keys`: the names that its pickles use, and what they mean;
 - `storages`: storages and the strided bytes of tensors within them;
 - `arguments`, `rebuild`: the calls that make tensors, to nodes of a tree;
+- `opening`: the file around what each reader does;
 - `archives`, `reader`: zip files of `torch.save` to a checkpoint;
 - `script`, `export`: what programs of TorchScript and torch.export compute with, to a checkpoint;
 - `ranks`: files of all ranks, whose shards are joined, to a checkpoint;

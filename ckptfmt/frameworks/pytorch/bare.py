@@ -13,13 +13,12 @@ from ckptfmt.containers.pickle.arrays import bytes_of
 from ckptfmt.containers.pickle.interpreter import interpret_from
 from ckptfmt.containers.pickle.nodes import Call, FileBytes, PersistentId
 from ckptfmt.errors import FormatError, LimitError, MissingFileError
+from ckptfmt.frameworks.pytorch.opening import opened
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import FREE_BYTES, MAX_EXPANSION, Tensors
 from ckptfmt.frameworks.pytorch.stream import Stream
-from ckptfmt.storage.reader import FileReader, MemoryReader
+from ckptfmt.storage.reader import MemoryReader
 from ckptfmt.storage.slices import SliceReader
-from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.walk import survey
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from ckptfmt.frameworks.pytorch.keys import ElementType
     from ckptfmt.frameworks.pytorch.storages import Storage
     from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["read", "read_bare"]
@@ -55,14 +55,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     NotFoundError, StorageError
         It is not there, or cannot be read.
     """
-    reader = FileReader(path)
-    try:
-        with collector_paused():
-            tree, findings = read_bare(reader)
-    except BaseException:
-        reader.close()
-        raise
-    return Checkpoint(tree, format="pickle", findings=findings, close=reader.close)
+    return opened(path, "pickle", read_bare)
 
 
 def read_bare(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:

@@ -12,14 +12,12 @@ from ckptfmt.containers.pickle.interpreter import Limits, interpret
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.errors import FormatError, LimitError, MissingFileError, TreeError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch.archives import check_version, is_big_endian, root_of
+from ckptfmt.frameworks.pytorch.opening import opened
 from ckptfmt.frameworks.pytorch.ranks.shards import local_shards
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
 from ckptfmt.frameworks.pytorch.storages import ZipStorages
 from ckptfmt.frameworks.pytorch.wrappers import wrapped_names
-from ckptfmt.storage.reader import FileReader
 from ckptfmt.tree.capture import as_tree
-from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.collector import collector_paused
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.frameworks.pytorch.storages import Storages
     from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
 
@@ -58,14 +57,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     NotFoundError, StorageError
         It is not there, or cannot be read.
     """
-    reader = FileReader(path)
-    try:
-        with collector_paused():
-            tree, findings = read_zip(reader)
-    except BaseException:
-        reader.close()
-        raise
-    return Checkpoint(tree, format="torch", findings=findings, close=reader.close)
+    return opened(path, "torch", read_zip)
 
 
 def read_zip(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:

@@ -13,12 +13,10 @@ from ckptfmt.containers.pickle.nodes import Call, Global
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.errors import FormatError, MissingFileError
 from ckptfmt.frameworks.pytorch.archives import check_version, is_big_endian, root_of
+from ckptfmt.frameworks.pytorch.opening import opened
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
 from ckptfmt.frameworks.pytorch.storages import ZipStorages
-from ckptfmt.storage.reader import FileReader
-from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
 from ckptfmt.tree.nodes import Tag, tagged
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     import os
 
     from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["CONSTANTS", "read"]
@@ -65,14 +64,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     NotFoundError, StorageError
         It is not there, or cannot be read.
     """
-    reader = FileReader(path)
-    try:
-        with collector_paused():
-            tree, findings = _tree(reader)
-    except BaseException:
-        reader.close()
-        raise
-    return Checkpoint(tree, format="torchscript", findings=findings, close=reader.close)
+    return opened(path, "torchscript", _tree)
 
 
 def _tree(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:

@@ -15,12 +15,10 @@ from ckptfmt.containers.pickle.nodes import Global, shown
 from ckptfmt.errors import FormatError, UnsupportedVersionError
 from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.arguments import key_of
+from ckptfmt.frameworks.pytorch.opening import opened
 from ckptfmt.frameworks.pytorch.ranges import RangeStorages
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
-from ckptfmt.storage.reader import FileReader
-from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.collector import collector_paused
 from ckptfmt.tree.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
     from ckptfmt.containers.pickle.nodes import PersistentId
     from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.nodes import Tree
 
 __all__ = ["MAGIC", "PROTOCOL", "Stream", "read", "read_stream", "sources_dropped"]
@@ -60,14 +59,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     NotFoundError, StorageError
         It is not there, or cannot be read.
     """
-    reader = FileReader(path)
-    try:
-        with collector_paused():
-            tree, findings = read_stream(reader)
-    except BaseException:
-        reader.close()
-        raise
-    return Checkpoint(tree, format="torch-legacy", findings=findings, close=reader.close)
+    return opened(path, "torch-legacy", read_stream)
 
 
 class Stream:

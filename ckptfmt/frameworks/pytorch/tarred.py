@@ -19,19 +19,18 @@ from ckptfmt.errors import FormatError, MissingFileError
 from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.arguments import is_count, key_of
 from ckptfmt.frameworks.pytorch.keys import torch_function
+from ckptfmt.frameworks.pytorch.opening import opened
 from ckptfmt.frameworks.pytorch.ranges import RangeStorages
 from ckptfmt.frameworks.pytorch.reader import limits_for, tree_of
 from ckptfmt.frameworks.pytorch.rebuild import Tensors
 from ckptfmt.frameworks.pytorch.stream import sources_dropped
-from ckptfmt.storage.reader import FileReader
-from ckptfmt.tree.checkpoint import Checkpoint
-from ckptfmt.tree.collector import collector_paused
 
 if TYPE_CHECKING:
     import os
 
     from ckptfmt.frameworks.pytorch.keys import ElementType
     from ckptfmt.storage.reader import ByteReader
+    from ckptfmt.tree.checkpoint import Checkpoint
     from ckptfmt.tree.findings import Finding
     from ckptfmt.tree.nodes import Tree
 
@@ -64,14 +63,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     NotFoundError, StorageError
         It is not there, or cannot be read.
     """
-    reader = FileReader(path)
-    try:
-        with collector_paused():
-            tree, findings = read_archive(reader)
-    except BaseException:
-        reader.close()
-        raise
-    return Checkpoint(tree, format="torch-tar", findings=findings, close=reader.close)
+    return opened(path, "torch-tar", read_archive)
 
 
 def read_archive(reader: ByteReader) -> tuple[Tree, tuple[Finding, ...]]:
