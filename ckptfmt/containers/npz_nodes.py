@@ -16,14 +16,12 @@ from ckptfmt.containers.noted.note import NOTE
 from ckptfmt.containers.noted.planning import Held, pieces
 from ckptfmt.containers.npy.objects import NONE_PICKLE
 from ckptfmt.containers.npy.values import MAX_STRINGS
-from ckptfmt.errors import LimitError, TreeError
+from ckptfmt.errors import TreeError
 from ckptfmt.tree.paths import dotted
-from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from ckptfmt.containers.noted.entries import Entry
     from ckptfmt.containers.noted.planning import Row
     from ckptfmt.containers.npz import NpzWriter
     from ckptfmt.tree.dtypes import DType
@@ -36,12 +34,9 @@ __all__ = [
     "add_note",
     "add_row",
     "add_strings",
-    "note_bytes",
-    "note_entry",
     "strings_fit",
 ]
 
-_FREE_NOTE = 1 << 20
 _SLAB = 1 << 16
 
 
@@ -63,29 +58,6 @@ class NpzNames:
         if dtype.numpy.isbuiltin == 1 or dtype.numpy.kind == "S":
             return Held(dtype.numpy.str, shape, exact=True)
         return Held(f"|V{dtype.bits // 8}", shape, exact=False)
-
-
-def note_entry(entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry that holds a structure note, or None."""
-    for entry in entries:
-        node = entry.node
-        if entry.name == NOTE and isinstance(node, Tensor) and node.dtype.name == "u8" and node.ndim == 1:
-            return entry
-    return None
-
-
-def note_bytes(entry: Entry, size: int) -> bytes:
-    """Return the note in the entry that `note_entry` found in a file of `size` bytes.
-
-    Raises
-    ------
-    LimitError
-        It is larger than its file: it is never deflated by us, so such a one is not ours.
-    """
-    assert isinstance(entry.node, Tensor)  # noqa: S101 - as note_entry saw
-    if entry.node.nbytes > max(_FREE_NOTE, size):
-        raise LimitError("it expands to more than its file")
-    return bytes(entry.node.bytes())
 
 
 def strings_fit(strings: Strings) -> bool:

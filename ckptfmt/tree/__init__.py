@@ -13,5 +13,6 @@ Knows no file, no framework and no rank. From low to high:
 - `pieces`: one tensor out of pieces that lie in different places;
 - `capture`: any Python value to a tree;
 - `document`: a tree as canonical JSON;
+- `restoration`: a tree into objects that are there;
 - `checkpoint`: what a reader returns.
 """

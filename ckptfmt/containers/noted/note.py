@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from ckptfmt.errors import CkptError, FormatError
+from ckptfmt.errors import CkptError, FormatError, LimitError
 from ckptfmt.tree.canonical import JSON, dumps, loads
 from ckptfmt.tree.document import decode_tree, encode_tree
 from ckptfmt.tree.dtypes import dtype
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from ckptfmt.containers.noted.planning import Row
     from ckptfmt.tree.nodes import Tree
 
-__all__ = ["NOTE", "decode_note", "encode_note", "tree_of"]
+__all__ = ["NOTE", "decode_note", "encode_note", "note_bytes", "note_entry", "tree_of"]
 
 NOTE = "ckptfmt.tree"
+_FREE_NOTE = 1 << 20  # bytes of a note that no one has to account for
 """The name under which a container holds the note."""
 
 _VERSION: JSON = [1, 0]
@@ -174,3 +175,26 @@ def _as_written(entry: Entry, kind: str, shape: tuple[int, ...]) -> Tensor:
             _mismatch(f"{entry.name!r} cannot hold {kind} of shape {list(shape)}")
         source = raw.source
     return Tensor(wanted, shape, source, identity=("entry", id(source)) if 0 not in shape else None)
+
+
+def note_entry(entries: Sequence[Entry]) -> Entry | None:
+    """Return the entry that holds a structure note, or None."""
+    for entry in entries:
+        node = entry.node
+        if entry.name == NOTE and isinstance(node, Tensor) and node.dtype.name == "u8" and node.ndim == 1:
+            return entry
+    return None
+
+
+def note_bytes(entry: Entry, size: int) -> bytes:
+    """Return the note in the entry that `note_entry` found in a file of `size` bytes.
+
+    Raises
+    ------
+    LimitError
+        It is larger than its file: it is never deflated by us, so such a one is not ours.
+    """
+    assert isinstance(entry.node, Tensor)  # noqa: S101 - as note_entry saw
+    if entry.node.nbytes > max(_FREE_NOTE, size):
+        raise LimitError("it expands to more than its file")
+    return bytes(entry.node.bytes())

@@ -15,9 +15,8 @@ import numpy as np
 from ckptfmt.containers.hdf5.reader import Hdf5File
 from ckptfmt.containers.hdf5.writer import Hdf5Writer, held_as
 from ckptfmt.containers.noted.entries import Entry
-from ckptfmt.containers.noted.note import NOTE
+from ckptfmt.containers.noted.note import NOTE, note_bytes, note_entry
 from ckptfmt.containers.noted.planning import Held
-from ckptfmt.containers.npz_nodes import note_bytes, note_entry
 from ckptfmt.frameworks.chainer.members import MARK, members_of, tree_of_members
 from ckptfmt.frameworks.chainer.npz import step_of
 from ckptfmt.storage.replace import replacing

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.noted.entries import Entry
+from ckptfmt.containers.noted.note import note_bytes, note_entry
 from ckptfmt.containers.noted.planning import Row
 from ckptfmt.containers.npz import NpzWriter, read_members
 from ckptfmt.containers.npz_nodes import (
@@ -21,8 +22,6 @@ from ckptfmt.containers.npz_nodes import (
     add_note,
     add_row,
     add_strings,
-    note_bytes,
-    note_entry,
 )
 from ckptfmt.containers.zip.archive import ZipArchive
 from ckptfmt.frameworks.chainer.hierarchy import is_trainer

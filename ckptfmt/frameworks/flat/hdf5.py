@@ -16,9 +16,8 @@ import numpy as np
 from ckptfmt.containers.hdf5.reader import Hdf5File
 from ckptfmt.containers.hdf5.writer import MAX_ATTRIBUTE, Hdf5Writer, held_as, is_path
 from ckptfmt.containers.noted.entries import Entry
-from ckptfmt.containers.noted.note import NOTE, tree_of
+from ckptfmt.containers.noted.note import NOTE, note_bytes, note_entry, tree_of
 from ckptfmt.containers.noted.planning import Held, plan
-from ckptfmt.errors import LimitError
 from ckptfmt.storage.replace import replacing
 from ckptfmt.tree.checkpoint import Checkpoint
 from ckptfmt.tree.dtypes import dtype
@@ -31,10 +30,9 @@ from ckptfmt.tree.walk import tensors
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from ckptfmt.containers.hdf5.attributes import Attribute
-    from ckptfmt.containers.hdf5.walk import Dataset
     from ckptfmt.tree.dtypes import DType
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key, Path
@@ -45,7 +43,6 @@ ATTRIBUTES_TAG = "hdf5.attributes"
 """The tag of a root that came with attributes: by path of a group or dataset (the root's is empty), a mapping
 of their names to text, bytes, numbers, None, and lists of those."""
 
-_FREE_NOTE = 1 << 20
 _MAX_KEPT = 1 << 16
 _OURS = ("dtype", "shape")
 
@@ -105,9 +102,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     file = Hdf5File(path)
     try:
         entries = [Entry(name, found.words, found.shape, found.node) for name, found in file.datasets.items()]
-        note = _note(file)
-        others = [entry for entry in entries if entry.name != NOTE] if note else entries
-        tree, findings = tree_of(others, note, file=file.name)
+        note = note_entry(entries)
+        others = [entry for entry in entries if entry is not note]
+        read_note = None if note is None else partial(note_bytes, note, file.size)
+        tree, findings = tree_of(others, read_note, file=file.name)
         if note is None or findings:
             tree, more = _with_attributes(tree, file)
             findings = (*findings, *more)
@@ -115,21 +113,6 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         file.close()
         raise
     return Checkpoint(tree, format="hdf5", findings=(*file.findings, *findings), close=file.close)
-
-
-def _note(file: Hdf5File) -> Callable[[], bytes] | None:
-    found = file.datasets.get(NOTE)
-    if found is None or found.words != "|u1" or len(found.shape) != 1:
-        return None
-    return partial(_note_bytes, found, file.size)
-
-
-def _note_bytes(found: Dataset, size: int) -> bytes:
-    """Return the note; it is never deflated by us, so one that is larger than its file is not ours."""
-    assert isinstance(found.node, Tensor)  # noqa: S101 - as _note saw
-    if found.node.nbytes > max(_FREE_NOTE, size):
-        raise LimitError("it expands to more than its file")
-    return bytes(found.node.bytes())
 
 
 def _with_attributes(tree: Tree, file: Hdf5File) -> tuple[Tree, list[Finding]]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckptfmt.containers.noted.entries import Entry
-from ckptfmt.containers.noted.note import NOTE, tree_of
+from ckptfmt.containers.noted.note import NOTE, note_bytes, note_entry, tree_of
 from ckptfmt.containers.noted.planning import plan
 from ckptfmt.containers.npz import NpzWriter, read_members
 from ckptfmt.containers.npz_nodes import (
@@ -20,8 +20,6 @@ from ckptfmt.containers.npz_nodes import (
     add_note,
     add_row,
     add_strings,
-    note_bytes,
-    note_entry,
     strings_fit,
 )
 from ckptfmt.containers.zip.archive import ZipArchive

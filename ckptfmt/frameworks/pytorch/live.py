@@ -17,7 +17,7 @@ from ckptfmt.errors import ConversionError
 from ckptfmt.frameworks.pytorch import keys
 from ckptfmt.frameworks.pytorch.carried import carry
 from ckptfmt.frameworks.pytorch.objects import as_state, is_lazy, to_torch
-from ckptfmt.frameworks.pytorch.restoring import Restoration
+from ckptfmt.frameworks.pytorch.restoring import ObjectRestoration
 from ckptfmt.frameworks.pytorch.storages import Strides
 from ckptfmt.tree.capture import as_tree
 from ckptfmt.tree.dtypes import dtype
@@ -318,7 +318,7 @@ def restore(tree: Tree, target: object) -> None:
     ConversionError
         Something is missing, unexpected, or of another shape or type; the message lists all of it.
     """
-    restoration = Restoration(_Objects())
+    restoration = ObjectRestoration(_Objects())
     if not restoration.plan(tree, target):
         raise ConversionError(f"a {type(target).__name__} cannot be restored in place")
     with torch.no_grad():

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from ckptfmt.errors import ConversionError
 from ckptfmt.frameworks.tensorflow.reader import read
-from ckptfmt.frameworks.tensorflow.restoring import Restoration
+from ckptfmt.frameworks.tensorflow.restoring import VariableRestoration
 from ckptfmt.frameworks.tensorflow.writer import write
 from ckptfmt.tree.arrays import numpy_node
 from ckptfmt.tree.capture import as_tree
@@ -193,7 +193,7 @@ def restore(tree: Tree, target: object) -> None:
     ConversionError
         Something is missing, unexpected, or of another shape or type; the message lists all of it.
     """
-    restoration = Restoration(_Objects())
+    restoration = VariableRestoration(_Objects())
     if not restoration.plan(tree, target):
         raise ConversionError(f"a {type(target).__name__} cannot be restored in place")
     restoration.run()

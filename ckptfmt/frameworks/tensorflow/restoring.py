@@ -1,7 +1,6 @@
-"""Putting a tree into objects that are there: every check first, then every change.
+"""Putting a tree into TensorFlow's objects: every check first, then every change.
 
-Names are compared here; what variables, models and modules are, and how they take values, is told by whoever
-has TensorFlow.
+What variables, models and modules are, and how they take values, is told by whoever has TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,22 +8,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ckptfmt.errors import ConversionError
 from ckptfmt.frameworks.tensorflow.names import COUNTER, MODEL, OPTIMIZER
 from ckptfmt.frameworks.tensorflow.objects import GRAPH
 from ckptfmt.tree.nodes import Strings
-from ckptfmt.tree.paths import display
+from ckptfmt.tree.restoration import Restoration, described
 from ckptfmt.tree.tensor import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from ckptfmt.tree.nodes import Tree
     from ckptfmt.tree.paths import Key, Path
 
-__all__ = ["Objects", "Restoration"]
+__all__ = ["Objects", "VariableRestoration"]
 
-_SHOWN = 200
+_TABLES = ("/.ATTRIBUTES/table-keys", "/.ATTRIBUTES/table-values")
 
 
 class Objects(Protocol):
@@ -55,7 +53,7 @@ class Objects(Protocol):
         """Return a node as a plain object."""
 
 
-class Restoration:
+class VariableRestoration(Restoration):
     """Collects what is wrong and what is to be done; `run` does it.
 
     Parameters
@@ -64,25 +62,8 @@ class Restoration:
     """
 
     def __init__(self, objects: Objects) -> None:
+        super().__init__()
         self._objects = objects
-        self._problems: list[str] = []
-        self._jobs: list[Callable[[], None]] = []
-
-    def run(self) -> None:
-        """Do what was planned.
-
-        Raises
-        ------
-        ConversionError
-            Something is wrong; nothing was changed.
-        """
-        if self._problems:
-            shown = self._problems[:_SHOWN]
-            more = len(self._problems) - len(shown)
-            lines = "\n  ".join([*shown, *([f"and {more} more"] if more else [])])
-            raise ConversionError(f"cannot be restored, and nothing was changed:\n  {lines}")
-        for job in self._jobs:
-            job()
 
     def plan(self, node: Tree, target: object, path: Path = ()) -> bool:
         """Plan to put a node into a target; return whether the target is of a kind that takes it in place."""
@@ -98,37 +79,26 @@ class Restoration:
             self._constants(node, constants, path)
         elif objects.is_saved(target):
             self._saved(node, target, path)
-        elif isinstance(target, dict):
-            self._mapping(node, target, path)
-        elif isinstance(target, list):
-            self._list(node, target, path)
         else:
-            return False
+            return self.container(node, target, path)
         return True
 
-    def _wrong(self, path: Path, reason: str) -> None:
-        self._problems.append(f"{display(path) or 'the root'}: {reason}")
+    def value(self, node: Tree) -> object:
+        """Return a node as a plain object."""
+        return self._objects.value(node)
 
     def _variable(self, node: Tree, target: object, spec: str, path: Path) -> None:
-        found = _spec(node)
+        found = described(node)
         if isinstance(node, Tensor | Strings) and found == spec:
-            self._jobs.append(partial(self._objects.assign, node, target))
+            self.do(partial(self._objects.assign, node, target))
         else:
-            self._wrong(path, f"{found} where {spec} must be")
-
-    def _names(self, node: dict[Key, Tree], expected: Iterable[Key], path: Path) -> None:
-        names = list(expected)
-        for name in names:
-            if name not in node:
-                self._wrong((*path, name), "missing")
-        for name in node.keys() - set(names):
-            self._wrong((*path, name), "unexpected")
+            self.wrong(path, f"{found} where {spec} must be")
 
     def _parts(self, node: Tree, parts: Mapping[str, object], path: Path) -> None:
         if not isinstance(node, dict):
-            self._wrong(path, f"{_spec(node)} where a mapping of variables must be")
+            self.wrong(path, f"{described(node)} where a mapping of variables must be")
             return
-        self._names(node, parts, path)
+        self.names(node, parts, path)
         for name, part in parts.items():
             if name in node:
                 self.plan(node[name], part, (*path, name))
@@ -138,26 +108,26 @@ class Restoration:
         for name, part in parts.items():
             told = isinstance(node, dict) and name in node
             if told and self._objects.variable(part) is None and node[name] != part:  # type: ignore[call-overload, index] # a dict
-                self._wrong((*path, name), f"it is {part} here")
+                self.wrong((*path, name), f"it is {part} here")
 
     def _saved(self, node: Tree, target: object, path: Path) -> None:
         """Compare with what the target would save itself, and plan to load it by the target's own graph."""
         own = self._objects.saved(target)
         if not isinstance(node, dict) or not isinstance(own, dict):
-            self._wrong(path, f"{_spec(node)} where the tree of a checkpoint must be")
+            self.wrong(path, f"{described(node)} where the tree of a checkpoint must be")
             return
         merged: dict[Key, Tree] = {GRAPH: own[GRAPH]}
         for group in (name for name in (MODEL, OPTIMIZER) if name in own or name in node):
             merged[group] = self._group(node.get(group, {}), own.get(group, {}), (*path, group))
         if COUNTER in own:
             merged[COUNTER] = self._value(node.get(COUNTER), own[COUNTER], (*path, COUNTER))
-        self._jobs.append(partial(self._objects.load, merged, target))
+        self.do(partial(self._objects.load, merged, target))
 
     def _group(self, node: Tree, own: Tree, path: Path) -> Tree:
         if not isinstance(node, dict) or not isinstance(own, dict):
-            self._wrong(path, f"{_spec(node)} where a mapping must be")
+            self.wrong(path, f"{described(node)} where a mapping must be")
             return own
-        self._names(node, own, path)
+        self.names(node, own, path)
         return {
             name: self._value(node[name], value, (*path, name)) for name, value in own.items() if name in node
         }
@@ -166,38 +136,6 @@ class Restoration:
         table = isinstance(own, Strings | Tensor) and path[-1:] != () and str(path[-1]).endswith(_TABLES)
         if table and type(node) is type(own):
             return node  # of any length
-        if _spec(node) != _spec(own):
-            self._wrong(path, f"{_spec(node)} where {_spec(own)} must be")
+        if described(node) != described(own):
+            self.wrong(path, f"{described(node)} where {described(own)} must be")
         return node
-
-    def _mapping(self, node: Tree, target: dict[Key, object], path: Path) -> None:
-        if not isinstance(node, dict):
-            self._wrong(path, f"{_spec(node)} where a mapping must be")
-            return
-        self._names(node, target, path)
-        for key, item in target.items():
-            if key in node and not self.plan(node[key], item, (*path, key)):
-                self._jobs.append(partial(self._put, partial(target.__setitem__, key), node[key]))
-
-    def _list(self, node: Tree, target: list[object], path: Path) -> None:
-        if not isinstance(node, list | tuple) or len(node) != len(target):
-            self._wrong(path, f"a list of {len(target)} items must be here")
-            return
-        for index, item in enumerate(target):
-            if not self.plan(node[index], item, (*path, index)):
-                self._jobs.append(partial(self._put, partial(target.__setitem__, index), node[index]))
-
-    def _put(self, put: Callable[[object], None], node: Tree) -> None:
-        put(self._objects.value(node))
-
-
-_TABLES = ("/.ATTRIBUTES/table-keys", "/.ATTRIBUTES/table-values")
-
-
-def _spec(node: Tree) -> str:
-    """Return the type and shape of a value, as they are compared."""
-    if isinstance(node, Tensor):
-        return f"{node.dtype.name} {node.shape}"
-    if isinstance(node, Strings):
-        return f"string {node.shape}"
-    return f"a {type(node).__name__}"
