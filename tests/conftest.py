@@ -7,6 +7,7 @@ test` installs all of it and prints every skip.
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for `tools`; at the end, so that the installed package is the one that is tested
 
 
 @pytest.fixture(scope="session")
